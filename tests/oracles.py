@@ -263,9 +263,9 @@ class Cut:
     layers: dict[str, float] = field(default_factory=dict)
     groups: dict[str, list[int]] = field(default_factory=dict)  # by tensor: the group of each entry
 
-    def thresholds(self, r: Tensor, p: float | None = None) -> tuple[float, float]:
-        p_positive = self.p if p is None else p
-        p_negative = p_positive if self.p_negative is None else self.p_negative
+    def thresholds(self, r: Tensor, p: Any = None) -> tuple[float, float]:
+        p_positive, own = p if isinstance(p, tuple | list) else (self.p if p is None else p, self.p_negative)
+        p_negative = p_positive if own is None else own
         parts = (positive(r).tolist(), (-negative(r)).tolist())
         if self.sparsity_gain is not None:
             found = [

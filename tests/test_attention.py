@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -806,3 +807,33 @@ def test_vision_transformers_at_full_size(name: str) -> None:
     for pruning in (None, plrp.Pruning(p=0.2)):
         found = plrp.explain(model, x, composite="attnlrp", pruning=pruning)
         assert found.closing().max() < 1e-3
+
+
+GEMMAS = ("Gemma", "Gemma2", "Gemma3Text", "RecurrentGemma")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("kind", GEMMAS)
+def test_gemmas_are_explained_in_every_precision(kind: str, dtype: torch.dtype) -> None:
+    """Their norms cast back with `type_as`, of whose other argument nothing but the dtype is read."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "vocab_size": 30, "head_dim": 4}
+    sizes |= {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
+    if kind == "RecurrentGemma":
+        sizes |= {"lru_width": 16, "attention_window_size": 8, "num_key_value_heads": 4}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    name = {"Gemma3Text": "Gemma3ForCausalLM"}.get(kind, f"{kind}ForCausalLM")
+    model = getattr(transformers, name)(config).eval()
+    ids = IDS[:, :5]
+
+    def scores(of: Any) -> Any:
+        return lambda ids: of(ids, use_cache=False).logits[:, -1]
+
+    precise = plrp.explain(scores(copy.deepcopy(model).double()), ids, target=7)
+    found = plrp.explain(scores(copy.deepcopy(model).to(dtype)), ids, target=7)
+    assert found.relevance.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert bool(found.relevance.isfinite().all())
+    assert float(found.closing().max()) < 1e-5
+    if dtype in (torch.float32, torch.float64):
+        assert torch.allclose(found.relevance.double(), precise.relevance, rtol=1e-2, atol=1e-4)

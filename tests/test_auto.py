@@ -75,13 +75,26 @@ def test_every_way_to_explain_chooses_alike(net) -> None:
     assert "Gamma(gamma=0.05" in repr(trace)
 
 
-def test_micro_batches_share_the_choice_of_the_whole_batch(net) -> None:
-    """A batch in which one sample is no one-hot sequence is explained as one, in pieces or not."""
-    x = dna()
-    x[2] += 0.5
-    whole = plrp.explain(net, x)
-    assert whole.composite.name == "epsilon-plus-flat"
-    assert torch.allclose(plrp.explain(net, x, micro_batch=1).relevance, whole.relevance)
+def test_auto_never_depends_on_batch_mates(net) -> None:
+    """Each sample chooses by itself; where the choices differ, the batch is refused, in pieces or not."""
+    x = dna(4)
+    x[2] = x[2] * 0.6 + 0.1  # a soft sequence
+    for call in (plrp.explain, lambda *a: plrp.explain(*a, micro_batch=1), lambda *a: plrp.trace(*a).explain()):
+        with pytest.raises(
+            ValueError, match=r"not one-hot: sample 2\): name a composite, or explain the two kinds apart"
+        ):
+            call(net, x)
+    assert plrp.explain(net, x[2:3]).composite.name == "epsilon-plus-flat"
+    assert plrp.explain(net, x[:2]).composite.name == "epsilon-gamma"
+    assert plrp.explain(net, x, composite="epsilon-gamma").relevance.shape == x.shape
+    mostly_unknown = dna(2)
+    mostly_unknown[1, :, 3:] = 0.25  # half of all letters are known, but few of the second sample
+    assert not is_one_hot(mostly_unknown)
+    assert "Flat" in repr(plrp.trace(net, x))  # a table needs no choice
+    pair = dna(3, 6)
+    pair[0] += 0.5
+    whole = nn.Sequential(nn.Flatten(0), nn.Linear(72, 1)).double().eval()
+    assert plrp.explain(whole, pair, samples=None).composite.name == "epsilon-plus-flat"  # it is one sample
 
 
 def test_auto_of_several_inputs() -> None:

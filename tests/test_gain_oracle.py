@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import oracles
 import plrp
 from plrp import rules
+from plrp.pruning import _thetas
 
 MEASURES = ["zeros", "gini"]
 
@@ -181,3 +182,36 @@ def test_a_tensor_without_neurons_has_nothing_to_prune_by_gain(measure):
     model = nn.Sequential(nn.Linear(4, 0), nn.Linear(0, 2)).eval()
     found = plrp.explain(model, torch.ones(3, 4), target=0, pruning=plrp.Pruning(sparsity_gain=1.0, measure=measure))
     assert torch.equal(found.relevance, torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_gain_equal_to_the_asked_one_is_pruned(measure, dtype):
+    """While gain ≥ g: for gains that are equal exactly, whatever the order and the unit of the entries."""
+    generator = torch.Generator().manual_seed(0)
+    tried = 0
+    for _ in range(60):
+        values = torch.randint(
+            1, 12, (int(torch.randint(3, 9, (1,), generator=generator)),), generator=generator
+        ).tolist()
+        for value, gained in oracles.gains(values, measure):
+            for unit in (1.0, 3.0, 2.0**-40, 1 / 8):
+                part = torch.tensor([[v * unit for v in values], [v * unit for v in reversed(values)]], dtype=dtype)
+                tried += 1
+                for gain, prunes in ((float(gained), True), (float(gained) * (1 + 1e-6), False)):
+                    theta = _thetas((part, part), plrp.Pruning(p=None, sparsity_gain=gain, measure=measure), None, None)
+                    assert bool((theta[0] >= value * unit).all()) == prunes
+                    assert bool((theta[1] >= value * unit).any()) == prunes
+    assert tried > 500
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("plain", [True, False])
+def test_equal_gains_of_powers_of_two_are_pruned_in_both_walks(measure, plain):
+    """Zeros: of a mean of 16 the entry 2 gains 8, 4 gains 4, 8 gains 2."""
+    values = [2.0, 4.0, 8.0, 50.0]
+    for value, gained in oracles.gains(values, measure):
+        with plrp.plain_walk() if plain else torch.no_grad():
+            pruning = plrp.Pruning(p=None, sparsity_gain=float(gained), measure=measure)
+            _, after = before_and_after(values, pruning)
+        assert [bool(v) for v in after] == [v > value for v in values]

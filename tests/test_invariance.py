@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import Barrier
@@ -162,6 +163,30 @@ def test_bfloat16_models_give_finite_relevance_in_single_precision_or_wider(netw
         precise = plrp.explain(*network(torch.float64), target=1).relevance.flatten(1)
         agreement = F.cosine_similarity(explanation.relevance.double().flatten(1), precise)
         assert float(agreement.min()) > 0.9
+
+
+@pytest.mark.parametrize("pruning", PRUNINGS[:3], ids=str)
+@pytest.mark.parametrize("network", [sequences, resnet])
+@pytest.mark.parametrize("plain", [True, False])
+def test_under_autocast_relevance_is_single_precision_and_its_ledger_can_be_read_outside(network, pruning, plain):
+    model, x = network(torch.float32)
+    with plrp.plain_walk() if plain else contextlib.nullcontext():
+        with torch.autocast("cpu", torch.bfloat16):
+            made = [plrp.explain(model, x, pruning=pruning, target=target) for target in (1, lambda z: z[:, 1] * 2)]
+            trace = plrp.trace(model, x)
+            made.append(trace.explain(pruning=pruning, target=1))
+            made.extend(trace.sweep([pruning], target=1))
+            conditioned = trace.explain(target=1, condition={trace.layers[-1].name: lambda a, g, r: g > 0})
+        outside = plrp.explain(model, x, pruning=pruning, target=1)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert "changed" not in repr(outside)
+    assert conditioned.relevance.dtype == torch.float32
+    for found in made:
+        assert found.logits.dtype == torch.bfloat16
+        assert found.relevance.dtype == torch.float32
+        assert "PLRP" in repr(found) or pruning is None
+        assert float(found.closing().max()) < 1e-5
+    assert not torch.is_autocast_enabled("cpu")
 
 
 def state(model: nn.Module) -> dict:

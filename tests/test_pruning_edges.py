@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import warnings
 from functools import cache
 
@@ -396,3 +398,39 @@ def test_a_dead_layer_stops_relevance_without_nan(rule):
         explanation = plrp.explain(model, x, composite=composite, pruning=pruning)
         assert bool(torch.isfinite(explanation.relevance).all())
         oracles.assert_ledger_closes(explanation, explanation.logits.max(1).values, 1e-4)
+
+
+def test_shares_of_single_layers_are_stored_and_refused_as_pairs() -> None:
+    pruning = plrp.Pruning(p=0.1, p_negative=0.0, layers={"a": 0.6, "b": (0.2, 0.3)})
+    stored = json.loads(json.dumps(pruning.to_dict()))
+    assert stored["layers"] == {"a": 0.6, "b": [0.2, 0.3]}
+    assert stored == pruning.to_dict()  # so that a run finds its own settings again
+    assert plrp.Pruning.from_dict(stored) == pruning == pickle.loads(pickle.dumps(pruning))
+    assert list(pruning.shares.values()) == [0.1, 0.0, 0.6, 0.2, 0.3]
+    for wrong, says in (
+        ((0.1,), "a pair"),
+        ((0.1, 0.2, 0.3), "a pair"),
+        ((0.1, 1.0), "p_negative of layers"),
+        ("ab", "0 ≤"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            plrp.Pruning(layers={"a": wrong})  # type: ignore[dict-item]
+
+
+def test_negatives_of_a_layer_with_its_own_p_stay_where_nothing_negative_is_pruned() -> None:
+    torch.manual_seed(0)
+    layers = nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 3)
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 6)
+    trace = plrp.trace(model, x)
+    before = trace.explain(composite="epsilon", layers=True).layers["4"]
+    for pruning in (
+        plrp.Pruning(p=0.1, p_negative=0.0, layers={"4": 0.6}),
+        plrp.Pruning(p=0.1, layers={"4": (0.6, 0.0)}),
+    ):
+        for found in (
+            trace.explain(composite="epsilon", pruning=pruning, layers=True),
+            *trace.sweep([pruning, pruning], composite="epsilon", layers=True),
+        ):
+            after = found.layers["4"]
+            assert bool(((before > 0) & (after == 0)).any())
+            assert torch.equal(after[before < 0], before[before < 0])

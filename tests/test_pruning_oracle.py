@@ -340,6 +340,14 @@ def test_a_layer_by_name_is_pruned_with_its_own_p(redistribution):
     compare(model, x, "epsilon", pruning, cut)
 
 
+@pytest.mark.parametrize("redistribution", ["lambda", "M", "M-sign"])
+@pytest.mark.parametrize("layers", [{"fc.2": 0.7, "fc.3": 0.0}, {"fc.2": (0.7, 0.3), "fc.3": [0.0, 0.4]}])
+def test_a_layers_own_p_leaves_p_negative_unless_a_pair_names_both(layers, redistribution):
+    model, x = prepared("chain", 2)
+    pruning = plrp.Pruning(p=0.1, p_negative=0.05, redistribution=redistribution, layers=layers)
+    compare(model, x, "epsilon", pruning, Cut(p=0.1, p_negative=0.05, redistribution=redistribution, layers=layers))
+
+
 @pytest.mark.parametrize("rule_name", ["epsilon", "zplus", "alpha2-beta1"])
 @pytest.mark.parametrize("network", ["chain", "chain-without-bias", "fan-out", "skip"])
 @pytest.mark.parametrize("redistribution", ["lambda", "M", "M-sign"])

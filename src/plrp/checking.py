@@ -12,7 +12,7 @@ from .composites import names, resolve
 from .errors import TraceError, UnsupportedOperation
 from .spelling import plural
 from .tables import render_html, render_table
-from .tape.own_rules import rules_for
+from .tape.own_rules import refuse_unused, rules_for
 from .tape.trace import record
 from .tape.verification import verify
 
@@ -62,6 +62,7 @@ def check(
     with rules_for(rules or {}):
         try:
             trace = record(model, inputs, samples=samples, refused=problems)
+            refuse_unused(rules, trace._recorder.rules.seen)
             layers, operations = len(trace.layers), len(trace.ops)
             for op in reversed(trace.unsupported):
                 before = trace.ops[: trace.ops.index(op)]

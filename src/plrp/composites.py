@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .rules import AlphaBeta, Centred, Epsilon, Flat, Gamma, Rule, ZBox, ZPlus, nonnegative
@@ -201,14 +202,22 @@ def automatic(inputs: Iterable[Tensor], trace: Trace | None = None) -> Composite
 
     One-hot sequences (batch, letters, length) get `epsilon-gamma`, everything else `epsilon-plus-flat`; the
     page docs/truth.md has the tables. A model whose tape holds products of two signals, such as
-    attention, gets `attnlrp`. The chosen composite carries the reason.
+    attention, gets `attnlrp`. The chosen composite carries the reason. Samples of a trace that would get different
+    composites by themselves are refused.
     """
-    given = list(inputs)
+    one_hot = [_one_hot_samples(x) for x in inputs]
     name, reason = "epsilon-plus-flat", "auto"
     if trace is not None and any(_divides(op) for op in trace.ops):
         name, reason = "attnlrp", "auto: products of two signals"
-    elif given and all(is_one_hot(x) for x in given):
+    elif one_hot and all(samples.numel() and bool(samples.all()) for samples in one_hot):
         name, reason = "epsilon-gamma", "auto: one-hot input"
+    elif one_hot and trace is not None and trace.samples is not None and (each := torch.stack(one_hot).all(0)).any():
+        others = (~each).nonzero()[:, 0].tolist()
+        raise ValueError(
+            "composite='auto' is 'epsilon-gamma' for one-hot sequences and 'epsilon-plus-flat' for others, and this "
+            f"batch holds both (not one-hot: sample {', '.join(map(str, others[:5]))}{' …' * (len(others) > 5)}): "
+            "name a composite, or explain the two kinds apart."
+        )
     chosen = composite(name)
     chosen.reason = reason
     return chosen
@@ -222,13 +231,18 @@ def _divides(op: Op) -> bool:
 
 
 def is_one_hot(x: Tensor) -> bool:
-    """Whether x is (batch, letters, length) and mostly one-hot; some positions may be empty or mixed."""
-    if x.ndim != 3 or not x.is_floating_point() or not 2 <= x.shape[1] <= 32 or x.numel() == 0:
-        return False
+    """Whether x is (batch, letters, length) and each sample mostly one-hot; some positions may be empty or mixed."""
+    return x.numel() > 0 and bool(_one_hot_samples(x).all())
+
+
+def _one_hot_samples(x: Tensor) -> Tensor:
+    """Whether each sample is a sequence (letters, length) that is mostly one-hot, (batch,)."""
+    if x.ndim != 3 or not x.is_floating_point() or not 2 <= x.shape[1] <= 32:
+        return torch.zeros(x.shape[:1], dtype=torch.bool, device=x.device)
     single = ((x == 0) | (x == 1)).all(1) & (x.sum(1) == 1)
     total = x.sum(1)
     shared = (x >= 0).all(1) & ((total == 0) | ((total - 1).abs() < 1e-5))  # N, or an ambiguous letter in parts
-    return bool((single | shared).all()) and bool(2 * single.sum() >= (total != 0).sum() > 0)
+    return (single | shared).all(1) & (2 * single.sum(1) >= (total != 0).sum(1)) & (total != 0).any(1)
 
 
 def names() -> list[str]:

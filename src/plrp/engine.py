@@ -6,11 +6,13 @@ This is the one place that imports `plrp.fast`; with that folder gone everything
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
 from typing import Any
+
+import torch
 
 from .passage import Case
 from .request import Request
@@ -21,22 +23,31 @@ _PLAIN = ContextVar("plrp_plain_walk", default=False)
 
 
 @contextmanager
-def _walking(plainly: bool) -> Iterator[None]:
+def _walking(plainly: bool, autocasts: dict[str, torch.dtype]) -> Iterator[None]:
     token = _PLAIN.set(plainly)
     try:
-        yield
+        with ExitStack() as stack:
+            for device in {*autocasts, *_autocasts()}:
+                stack.enter_context(torch.autocast(device, autocasts.get(device), enabled=device in autocasts))
+            yield
     finally:
         _PLAIN.reset(token)
 
 
 def plain_walk() -> AbstractContextManager[None]:
     """Within this context every explanation takes the plain walk: each formula as it stands, no fast code."""
-    return _walking(True)
+    return _walking(True, _autocasts())
 
 
 def choice() -> Callable[[], AbstractContextManager[None]]:
-    """Remember which walk is active, so that the ledger is computed by the same walk as the explanation."""
-    return partial(_walking, _PLAIN.get())
+    """Remember which walk is active, and `torch.autocast`, so that the ledger is computed as the explanation was."""
+    return partial(_walking, _PLAIN.get(), _autocasts())
+
+
+def _autocasts() -> dict[str, torch.dtype]:
+    """The kinds of device on which `torch.autocast` is active, and its precision there."""
+    devices = filter(torch.amp.is_autocast_available, ("cpu", "cuda", "mps", "xpu"))
+    return {device: torch.get_autocast_dtype(device) for device in devices if torch.is_autocast_enabled(device)}
 
 
 def choose_walk(trace: Trace, request: Request, **options: Any) -> Walk:

@@ -21,7 +21,7 @@ from .pruning import Pruning
 from .request import Request, joined_structure, pieces, some
 from .spelling import nearest, plural
 from .survey import Survey
-from .tape.own_rules import alone, rules_for, rules_in_force
+from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
 from .tape.refusals import check_samples
 from .tape.seam import explained_once
 from .tape.trace import Trace, record
@@ -353,6 +353,7 @@ def explain(
     with rules_for(rules or {}):
         call = ExplainCall(model, inputs, request, samples, micro_batch, rules_in_force(), choice())
     explanation = call.explanation(request)
+    refuse_unused(rules, call.seen)
     explanation._source = replace(call, state=call.state_now())
     return explanation.warned()
 
@@ -369,6 +370,7 @@ class ExplainCall:
     rules: Mapping[Any, Any]
     same_walk: Callable[[], Any]
     state: Sequence[tuple[int, int | None]] = ()  # the inputs and weights, and how often each was written to
+    seen: set[Any] = field(default_factory=set)  # of the users' rules, see `RulesInForce`
 
     def explanation(self, request: Request, ledger: bool = False) -> Explanation:
         """The explanation of the whole batch, piece by piece."""
@@ -388,7 +390,9 @@ class ExplainCall:
         supported(trace, bound.composite.products)
         if bound.condition is None:
             explained_once(trace)
-        return _walk(trace, bound, ledger)
+        explanation = _walk(trace, bound, ledger)
+        self.seen.update(trace._recorder.rules.seen if self.rules else ())
+        return explanation
 
     def again(self, layers: Sequence[str]) -> Explanation:
         """The same explanation with its ledger and the relevance of these layers."""
@@ -534,7 +538,7 @@ def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
             {name: layers[name] for name in walk.names if name in layers}, walk.names, request.layers
         ),
         head=trace.head,
-        composite=walk.composite,
+        composite=request.composite,
         pruning=request.pruning,
         condition=request.condition,
         only_through=request.only_through,

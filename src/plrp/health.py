@@ -399,7 +399,7 @@ def _prunes(pruning: Pruning | None) -> bool:
     """Whether anything is to be pruned at all."""
     if pruning is None:
         return False
-    return pruning.p is None or any((pruning.p, pruning.p_negative, *(pruning.layers or {}).values()))
+    return pruning.p is None or any(pruning.shares.values())
 
 
 def _users_level() -> int:

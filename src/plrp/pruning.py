@@ -23,6 +23,8 @@ from .tape.trace import Trace
 from .tape.values import Op, Value
 
 DEFAULT_P = 0.05  # docs/truth.md: it costs no agreement with the truth on photographs, and little on DNA
+EQUAL = 1 - 1e-9  # a gain that is less by rounding alone counts as equal to the asked one
+Share = float | tuple[float, float]  # p of one layer, or (p, p_negative)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Pruning:
     - `unit`: what stays or goes as a whole: single neurons (`"neuron"`), all channels of a place of a map, a base or a
       token (`"position"`), all places of a channel (`"channel"`). `"auto"` is tokens in models with attention, where
       single neurons leave relevance everywhere, and neurons in all others.
-    - `layers`: p for single layers, by name.
+    - `layers`: p for single layers, by name, or a pair (p, p_negative); a single number leaves `p_negative` as it is.
     """
 
     p: float | None = DEFAULT_P
@@ -49,15 +51,18 @@ class Pruning:
     conserve: bool = True
     sparsity_gain: float | None = None
     measure: str = "zeros"
-    layers: Mapping[str, float] | None = field(default=None, hash=False)
+    layers: Mapping[str, Share] | None = field(default=None, hash=False)
     unit: str = "auto"
 
     def __post_init__(self) -> None:
-        given = {"p": self.p, "p_negative": self.p_negative}
-        given.update({f"layers['{name}']": p for name, p in (self.layers or {}).items()})
-        for name, p in given.items():
+        if self.layers is not None:
+            layers = {name: tuple(p) if isinstance(p, list) else p for name, p in self.layers.items()}
+            object.__setattr__(self, "layers", MappingProxyType(layers))
+        for name, p in self.shares.items():
             if p is None:
                 continue
+            if isinstance(p, tuple):
+                raise ValueError(f"{name} is p or a pair (p, p_negative), got {p!r}.")
             if not isinstance(p, int | float) or isinstance(p, bool) or not 0 <= p < 1:
                 raise ValueError(f"{name} is the share of mass to prune, 0 ≤ {name} < 1, got {p!r}.")
         if self.redistribution not in ("lambda", "M", "M-sign"):
@@ -71,8 +76,6 @@ class Pruning:
             raise ValueError(f"sparsity_gain is a number > 0 (1 is a natural choice), got {gain!r}.")
         if self.p is None and gain is None:
             raise ValueError("p=None leaves the choice to sparsity_gain: give one, for example sparsity_gain=1.0.")
-        if self.layers is not None:
-            object.__setattr__(self, "layers", MappingProxyType(dict(self.layers)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Pruning.from_dict, (self.to_dict(),)
@@ -97,6 +100,15 @@ class Pruning:
         return f"{self.label}{gain}" + ("" if self.p is None else f", p = {self.p:g}")
 
     @property
+    def shares(self) -> dict[str, float | None]:
+        """Every share of mass by its name: p, p_negative, and those of single layers."""
+        named: dict[str, Any] = {"p": self.p, "p_negative": self.p_negative}
+        for name, p in (self.layers or {}).items():
+            pair = p if isinstance(p, tuple) and len(p) == 2 else (p,)
+            named.update(zip((f"layers['{name}']", f"p_negative of layers['{name}']"), pair, strict=False))
+        return named
+
+    @property
     def by_neuron(self) -> bool:
         """Whether single neurons stay or go; `"auto"` has become `"position"` where they do not (`for_trace`)."""
         return self.unit in ("auto", "neuron")
@@ -108,7 +120,8 @@ class Pruning:
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain data."""
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**settings, "layers": None if self.layers is None else dict(self.layers)}
+        layers = {name: list(p) if isinstance(p, tuple) else p for name, p in (self.layers or {}).items()}
+        return {**settings, "layers": None if self.layers is None else layers}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Pruning:
@@ -134,8 +147,8 @@ class Pruning:
     def _apply_layers(self, trace: Trace, sites: dict[int, Site]) -> None:
         layers = {op.name: op for op in trace.layers}
         prunable = [name for name, op in layers.items() if not op.first]
-        chosen: dict[int, str] = {}
-        for name, p in (self.layers or {}).items():
+        chosen: dict[int, tuple[str, Any]] = {}
+        for name, given in (self.layers or {}).items():
             if name not in layers:
                 raise ValueError(
                     f"Pruning names layer '{name}', which the model does not have{nearest(name, prunable)}."
@@ -143,14 +156,14 @@ class Pruning:
             if layers[name].first:
                 raise ValueError(f"'{name}' is a first layer, whose input is not pruned{nearest(name, prunable)}.")
             value = layers[name].inputs[0]
-            other = chosen.setdefault(id(value), name)
-            assert self.layers is not None
-            if self.layers[other] != p:
+            other, p = chosen.setdefault(id(value), (name, given))
+            if p != given:
                 raise ValueError(
                     f"'{other}' and '{name}' read the same tensor, which cannot be pruned with both "
-                    f"p = {self.layers[other]} and p = {p}; give one of them, or the same p."
+                    f"p = {p} and p = {given}; give one of them, or the same p."
                 )
-            sites[id(value)].p = sites[id(value)].p_negative = p
+            site = sites[id(value)]
+            site.p, site.p_negative = p if isinstance(p, tuple) else (p, self.p_negative)
 
 
 @dataclass
@@ -371,8 +384,7 @@ def _zeros_gain(values: Tensor, gain: float) -> Tensor:
     if values.shape[1] == 0:
         return values.new_zeros(values.shape[0])
     mean = values.sum(1, dtype=torch.float64) / values.shape[1]
-    gains = mean[:, None] / values.double()  # ∞ for zeros, which are pruned already
-    fits = (gains >= gain) & (values < values.amax(1, keepdim=True))
+    fits = (mean[:, None] >= EQUAL * gain * values.double()) & (values < values.amax(1, keepdim=True))
     return torch.where(fits, values, 0.0).amax(1)
 
 
@@ -380,18 +392,17 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
     """θ by the gain (3) for s = Gini index: prune tie groups in ascending order while their gain is ≥ g.
 
     For the group of entries k0 < i ≤ k1 (of n, ascending), with S_k = Σ_{i>k} v_i and T_k = Σ_{i>k} i v_i:
-    gain = 2 S_0 (T_k1 − k̄ S_k1) / (n S_k1 S_k0), k̄ the group's mean rank.
+    gain = 2 S_0 (T_k1 − k̄ S_k1) / (n S_k1 S_k0), k̄ the group's mean rank. T_k − k S_k = Σ_{j≥k} S_j cancels nothing.
     """
     batch, n = values.shape
     if n == 0:
         return values.new_zeros(batch)
     ordered = values.sort(1).values
     v = ordered.double()
-    rank = torch.arange(1, n + 1, dtype=torch.float64, device=values.device)
     zero = v.new_zeros(batch, 1)
-    # Tails by cumulating from the large end: S[:, k], T[:, k] for k = 0 … n.
+    # Tails by cumulating from the large end: S[:, k] and Σ_{j≥k} S_j for k = 0 … n.
     s = torch.cat([v.flip(1).cumsum(1).flip(1), zero], 1)
-    t = torch.cat([(rank * v).flip(1).cumsum(1).flip(1), zero], 1)
+    tails = s.flip(1).cumsum(1).flip(1)
     last = torch.ones_like(ordered, dtype=torch.bool)
     last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
     begins = torch.ones_like(last)
@@ -399,11 +410,9 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
     position = torch.arange(n, device=values.device).expand(batch, n)
     k0 = torch.where(begins, position, 0).cummax(1).values  # entries before the group
     k1 = position + 1
-    s1, t1, s0 = s[:, 1:], t[:, 1:], s.gather(1, k0)
-    mean_rank = (k0 + 1 + k1).double() / 2
-    denominator = n * s1 * s0
-    gains = 2 * s[:, :1] * (t1 - mean_rank * s1) / torch.where(denominator > 0, denominator, 1.0)
-    fits = (gains >= gain) | (ordered == 0)  # zeros are pruned already
+    s1, s0 = s[:, 1:], s.gather(1, k0)
+    above = tails[:, 1:] + (k1 - k0 - 1).double() / 2 * s1  # T_k1 − k̄ S_k1
+    fits = (2 * s[:, :1] * above >= EQUAL * gain * n * s1 * s0) | (ordered == 0)  # zeros are pruned already
     fits &= ordered < ordered[:, -1:]
     # Stop at the first group that gains too little.
     stopped = (last & ~fits).int().cummax(1).values.bool()

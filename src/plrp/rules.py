@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .tape.maps import Convolution, LinearMap, Weight
+from .tape.maps import Convolution, Dense, LinearMap, Replayed, Weight
 
 __all__ = ["AlphaBeta", "Centred", "Epsilon", "Flat", "Gamma", "Pass", "Rule", "WSquare", "ZBox", "ZPlus", "Zero"]
 
@@ -292,6 +292,35 @@ class Pass(Rule):
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """No branch: relevance is handed through as it is."""
         return []
+
+
+class Differences(Rule):
+    """A rule on the differences of a linear layer's outputs, z_t − z_k = Σ_j x_j (w_jt − w_jk) + b_t − b_k.
+
+    Log-odds are explained on this layer (Montavon et al. 2019). `rule` is the layer's own, `classes` t of each sample.
+    """
+
+    def __init__(self, rule: Rule, classes: Tensor) -> None:
+        super().__init__(rule.epsilon)
+        self.rule, self.classes = rule, tuple(classes.tolist())
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """The rule's own branches, of a layer with these weights: one for all samples if they share t."""
+        t = torch.tensor(self.classes[:1] if len(set(self.classes)) == 1 else self.classes)
+        weight, bias = (
+            map.weight[t][:, None] - map.weight,
+            None if map.bias is None else map.bias[t][:, None] - map.bias,
+        )
+        layer: LinearMap = Replayed(weight, bias, _each)
+        if len(t) == 1:
+            layer = Dense(weight[0], None if bias is None else bias[0])
+        z = layer.apply(x, layer.weight, layer.bias) if self.rule.needs_output else None
+        return self.rule.branches(layer, x, z, nonnegative)
+
+
+def _each(x: Tensor, weight: Tensor) -> Tensor:
+    """Each sample x (batch, in) by its own weight (samples, out, in); a batch may hold the samples several times."""
+    return torch.einsum("cbj,bkj->cbk", x.unflatten(0, (-1, len(weight))), weight).flatten(0, 1)
 
 
 def _positive(map: LinearMap, x: Tensor, nonnegative: bool) -> Branch:

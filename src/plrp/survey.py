@@ -92,4 +92,5 @@ class Survey:
     @cached_property
     def _gradients(self) -> dict[int, Tensor]:
         """The gradient of the score with respect to the watched tensors, by the id of their values."""
-        return gradients(self.start, self._watched)
+        with torch.autocast(self.start.relevance.device.type, enabled=False):
+            return gradients(self.start, self._watched)

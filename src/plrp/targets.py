@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .tape.maps import Dense
 from .tape.operations import Family
 from .tape.refusals import unsupported
 from .tape.trace import Trace
@@ -219,16 +220,17 @@ class Seed(Target):
     def relevance(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """The relevance of the outputs at the start, and the gradient of the score with respect to them."""
         chosen, *others = [side.relevance(output)[1] for side in self.sides]
-        if others:
-            if bool((chosen * others[0]).any()):
-                raise ValueError(f"{self!r} contrasts a class with itself: name two.")
-            return output * (chosen - others[0]), chosen - others[0]
-        if output.dim() != 2 or output.shape[1] < 2:
+        if others and bool((chosen * others[0]).any()):
+            raise ValueError(f"{self!r} contrasts a class with itself: name two.")
+        if not others and (output.dim() != 2 or output.shape[1] < 2):
             raise ValueError(
                 f"{self.name} compares a class with all others; the output has shape {tuple(output.shape)}: take "
                 "targets.contrast, or a callable."
             )
-        return _SEEDS[self.name][0](output, chosen)
+        relevance, slope = _contrast(output, chosen - others[0]) if others else _SEEDS[self.name][0](output, chosen)
+        if not bool(relevance.isfinite().all()):
+            raise ValueError(f"{self!r} compares a class whose score is −∞: name classes with finite scores.")
+        return relevance, slope
 
     def score(self, output: Any) -> Tensor:
         """The score per sample that stands for the seed while a metric changes the input."""
@@ -264,14 +266,18 @@ def contrast(target: Any, against: Any) -> Seed:
 def log_odds(target: Any = None) -> Seed:
     """Why a class rather than the others: log p_t / (1 − p_t), explained on the differences z_t − z_n.
 
-    With w_n = exp(z_n) / Σ_{m≠t} exp(z_m), each difference starts with w_n (z_t − z_n), so R_t = z_t and R_n = −w_n z_n
-    (Montavon et al. 2019). Their sum, which is handed down, is z_t − Σ w_n z_n: the log-odds plus the entropy of w.
+    With w_n = exp(z_n) / Σ_{m≠t} exp(z_m), each difference starts with R_n = w_n (z_t − z_n) (Montavon et al. 2019).
+    The rule of a last linear layer is applied to the differences of its weights, w_t − w_n; after any other operation
+    they are split in proportion, R_t = z_t and R_n = −w_n z_n. The sum, which is handed down, is z_t − Σ w_n z_n: the
+    log-odds plus the entropy of w.
     """
     return Seed("log_odds", target)
 
 
 def clrp(target: Any = None) -> Seed:
     """Contrastive LRP (Gu et al. 2019): R_t = z_t, and −z_t shared out evenly: R_n = −z_t / (N − 1).
+
+    N counts the classes that the model does not rule out by a score of −∞.
 
     They keep the positive part of the result, `relevance.clamp(min=0)`, and propagate by z⁺: under the ε-rule, a class
     whose score is near zero hands down many times its own relevance, and the explanation is unhealthy.
@@ -287,14 +293,20 @@ def sglrp(target: Any = None) -> Seed:
     return Seed("sglrp", target)
 
 
+def _contrast(z: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """slope · z; 0 where the slope is, also for the score −∞ of a class that the model rules out. And the slope."""
+    return torch.where(slope == 0, 0.0, slope * z), slope
+
+
 def _log_odds(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     slope = chosen - z.masked_fill(chosen.bool(), -torch.inf).softmax(1)
-    return slope * z, slope
+    return _contrast(z, slope)
 
 
 def _clrp(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    slope = chosen - (1 - chosen) / (z.shape[1] - 1)
-    return slope * (z * chosen).sum(1, keepdim=True), slope
+    others = (1 - chosen) * (z > -torch.inf)
+    slope = chosen - others / others.sum(1, keepdim=True)
+    return slope * _contrast(z, chosen)[0].sum(1, keepdim=True), slope
 
 
 def _sglrp(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -305,7 +317,10 @@ def _sglrp(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 _SEEDS: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]] = {
     "log_odds": (_log_odds, lambda z, t: z[t] - z.index_put(t, z.new_tensor(-torch.inf)).logsumexp(1)),
-    "clrp": (_clrp, lambda z, t: z[t] - (z.sum(1) - z[t]) / (z.shape[1] - 1)),
+    "clrp": (
+        _clrp,
+        lambda z, t: z[t] - z.where(z > -torch.inf, torch.nan).index_put(t, z.new_tensor(torch.nan)).nanmean(1),
+    ),
     "sglrp": (_sglrp, lambda z, t: (z[t] - z.logsumexp(1)).exp()),
 }
 """Of each seed: the relevance and the gradient, from scores and a one-hot target; the score, from scores and t."""
@@ -432,6 +447,7 @@ class Start:
     target: Any  # for the user: classes (batch,), an index tuple, a callable or a seed
     ops: list[Op]  # the tape, with the operations of a callable target at its end
     mass: Tensor | None = None  # ‖R‖₁ per sample, where it is not |score|
+    classes: Tensor | None = None  # t of each sample, where relevance starts at the differences z_t − z_n
 
     def score_of(self, tensor: Tensor) -> Tensor:
         """The score of every sample, (batch,), if the value at which relevance starts were this tensor."""
@@ -449,9 +465,13 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     _check_order(value)
     output = value.data.to(dtype)
     relevance, slope = bound.relevance(output)
-    if isinstance(asked, Seed):
+    if isinstance(bound, Seed):
+        classes, last = None, value.producer and value.producer.map
+        if bound.name == "log_odds" and isinstance(last, Dense) and (last.bias is None or last.bias.dim() == 1):
+            classes = slope.argmax(1) if len(slope) else None
+            relevance = slope * (output - output.gather(1, slope.argmax(1, keepdim=True)))
         rows = relevance.flatten(1)
-        return Start(value, relevance, slope, rows.sum(1), bound, asked, trace.ops, rows.abs().sum(1))
+        return Start(value, relevance, slope, rows.sum(1), bound, asked, trace.ops, rows.abs().sum(1), classes)
     return Start(value, relevance, slope, bound.score(output), bound, bound.given, trace.ops)
 
 

@@ -18,7 +18,7 @@ from .passage import Mask, Passage, Record, held_columns, pruning_factor
 from .passing import book_branch, book_unshared, epsilon_for, pass_on
 from .pruning import Arrived, Site, prune
 from .request import Request
-from .rules import Branch, FirstPass, Pass, Rule, quotient
+from .rules import Branch, Differences, FirstPass, Pass, Rule, quotient
 from .tape.maps import LinearMap
 from .tape.refusals import unsupported
 from .tape.samples import Samples
@@ -55,6 +55,10 @@ class Walk(Bookkeeper):
         given = next(t.dtype for t in tensors_in(trace.output) if t.is_floating_point())
         self.dtype = torch.float64 if given == torch.float64 else torch.float32
         self.start = start(trace, request.target, self.dtype)
+        last = self.start.value.producer
+        if last is not None and self.start.classes is not None:  # of log-odds
+            on_differences = Differences(self.composite.rule(last), self.start.classes)
+            self.composite = self.composite.with_layers({last.name: on_differences})
         self.sites = live_sites(trace, self.start, request)
         if not ledger:  # nothing cut, nothing to write down
             self.sites = {key: site for key, site in self.sites.items() if site.cuts}
@@ -65,7 +69,7 @@ class Walk(Bookkeeper):
     def run(self, collect: Callable[[Value], Any] | None = None) -> list[Tensor]:
         """Walk from the score to the inputs; returns the relevance of the inputs, zero where it does not reach one."""
         ops, collect = self.start.ops, collect or self.collect
-        with collection_paused():
+        with collection_paused(), torch.autocast(self.start.relevance.device.type, enabled=False):
             for position in range(len(ops) - 1, -1, -1):
                 op = ops[position]
                 given = [collect(v) for v in op.outputs]

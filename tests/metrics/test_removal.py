@@ -155,3 +155,29 @@ def test_deletion_and_insertion(net, inputs, relevance) -> None:
             inserted.append(chances[1].item())
         assert gone[i].item() == pytest.approx(np.trapezoid(deleted) / 48)
         assert back[i].item() == pytest.approx(np.trapezoid(inserted) / 48)
+
+
+def test_region_numbers_are_only_names(net, inputs, relevance) -> None:
+    """Gaps between the numbers and another first number change nothing."""
+    labels = torch.randint(5, (3, 6, 8), generator=torch.Generator().manual_seed(4))
+    options = {"imputer": "zeros", "ties": "stable"}
+    one = symmetric_relevance_gain(net, inputs, relevance, regions=labels, **options)
+    for other in (labels * 10, labels + 1, labels * 1000 + 7):
+        again = symmetric_relevance_gain(net, inputs, relevance, regions=other, **options)
+        assert torch.equal(again.symmetric_relevance_gain, one.symmetric_relevance_gain)
+        assert torch.equal(again.curve, one.curve)
+        assert torch.equal(again.flipped, one.flipped)
+
+
+def test_the_share_that_was_removed_is_reported(net, inputs, relevance) -> None:
+    found = symmetric_relevance_gain(net, inputs, relevance, regions=4, shares=(0.1, 0.3, 0.6, 1.0))
+    assert found.flipped.tolist() == [0.0, 0.0, 0.25, 0.5, 1.0]  # of 4 regions: 0, 0, 1, 2, 4
+    assert torch.equal(found.curve[:, 0], found.curve[:, 1])
+    most, least = (torch.trapezoid(curve, found.flipped) for curve in (found.curve, found.least_first))
+    assert torch.allclose(found.symmetric_relevance_gain, least - most)
+    labels = torch.zeros(3, 6, 8, dtype=torch.long)
+    labels[0, 3:], labels[1, :, 4:], labels[1, 3:, :4] = 1, 1, 2  # 2, 3 and 1 regions
+    each = symmetric_relevance_gain(net, inputs, relevance, regions=labels, shares=(0.5, 1.0)).flipped
+    assert torch.allclose(each, torch.tensor([[0, 0.5, 1], [0, 2 / 3, 1], [0, 0, 1]], dtype=torch.float64))
+    with pytest.raises(ValueError, match="none of the 4 regions of sample 0"):
+        symmetric_relevance_gain(net, inputs, relevance, regions=4, shares=(0.1,))

@@ -462,3 +462,64 @@ def test_a_rule_that_returns_no_relevance_of_its_inputs_is_refused(name: str) ->
     model = Step(lambda h: torch.atan2(h, h.flip(1))).eval()
     with pytest.raises(ValueError, match=f"The rule registered for atan2 returned .*{message}"):
         plrp.explain(model, X, rules={torch.atan2: rule})
+
+
+class Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def test_a_rule_that_a_call_has_no_use_for_is_refused() -> None:
+    model = Step(lambda h: h + torch.sinc(h) * h.sigmoid()).eval()
+    given = {torch.sinc: "pass", "mul": shares, "add": "proportional"}
+    assert plrp.explain(model, X, rules=given).closing().max() < 1e-6
+    for call in (plrp.explain, plrp.trace, plrp.check, lambda *a, **k: plrp.explain(*a, micro_batch=1, **k)):
+        call(model, X, rules=given)
+        with pytest.raises(ValueError, match="tape has no entry 'mull'; nearest: mul"):
+            call(model, X, rules={**given, "mull": "pass"})
+        with pytest.raises(ValueError, match=r"never calls `torch\.cumprod` on a value that depends on its input"):
+            call(model, X, rules={**given, torch.cumprod: "pass"})
+        with pytest.raises(ValueError, match=r"never calls `.*Squash`"):
+            call(model, X, rules={**given, Squash: "pass"})
+        with pytest.raises(TypeError, match="`Doubles` is none; torch hides the calls of an autograd Function"):
+            call(model, X, rules={**given, Doubles: "pass"})
+    with plrp.rules_for({torch.cumprod: "pass", "mull": "pass"}):  # for any model of this block
+        plrp.explain(model, X, rules=given)
+
+
+def test_a_rule_may_be_for_the_target_alone() -> None:
+    model = Step(torch.relu).eval()
+    found = plrp.explain(model, X, target=lambda z: torch.sinc(z)[:, 0], rules={torch.sinc: "pass"})
+    assert found.closing().max() < 1e-6
+    with plrp.rules_for({torch.sinc: "pass"}):
+        assert plrp.trace(model, X).explain(target=lambda z: torch.sinc(z)[:, 0]).closing().max() < 1e-6
+
+
+class Own(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Doubles.apply(x)  # type: ignore[no-any-return]
+
+
+def test_the_remedy_for_an_autograd_function_is_one() -> None:
+    own = Own()
+    halved = plrp.explain(Step(own).eval(), X, rules={Own: half})
+    torch.testing.assert_close(halved.relevance, plrp.explain(Step(lambda h: 2 * h).eval(), X).relevance / 2)
+
+
+@pytest.mark.parametrize("key", ["mul", torch.mul])
+def test_an_entry_may_be_declared_a_constant(key: Any) -> None:
+    """By its name as by its function: then it has no entry, and its share of a sum is booked as a constant."""
+    model = Step(lambda h: h + h * h.sigmoid()).eval()
+    found = plrp.explain(model, X, composite="epsilon", rules={key: "constant"})
+    assert found.closing().max() < 1e-6
+    assert any(row["absorbed_constant"] for row in found.ledger)
+    h = model.below(X).detach()
+    below = plrp.explain(model, X, composite="epsilon", layers=["above"]).layers["above"]
+    share = h / (h + h * h.sigmoid())
+    torch.testing.assert_close(found.relevance, X * ((share * below / h) @ model.below.weight.detach()))
+
+
+def test_a_model_of_which_nothing_is_left_says_so() -> None:
+    with pytest.raises(plrp.TraceError, match="does not depend on the input"):
+        plrp.explain(Step(lambda h: h * h.sigmoid()).eval(), X, rules={"mul": "constant"})

@@ -41,7 +41,7 @@ def stackable(case: Case) -> bool:
         return True
     if how is None or how.p is None or how.sparsity_gain is not None or not how.by_neuron or not native.available():
         return False
-    smallest = min(p for p in (how.p, how.p_negative, *(how.layers or {}).values()) if p is not None)
+    smallest = min(p for p in how.shares.values() if p is not None)
     return how.redistribution == "lambda" and how.conserve and smallest >= limits.STACKED_FROM
 
 

@@ -93,7 +93,8 @@ class FlippingSettings(PerturbationSettings):
 class FlippingCurve:
     """The result of `pixel_flipping`; tensors are float64.
 
-    - `flipped`: (points,) share of the regions that are overwritten at each point, rising from 0.
+    - `flipped`: (points,) share of the regions that are overwritten at each point, rising from 0; (batch, points) where
+      samples have different numbers of regions.
     - `curve`: (batch, points) score, the unperturbed one first; most relevant regions first, or as `order` says.
     - `auc`: (batch,) area under `curve` over `flipped`, divided by the width flipped: the mean height of the curve.
     - `aopc`: (batch,) area over the perturbation curve (Samek et al., 2016): the mean of curve[0] − curve[k] over k.
@@ -113,7 +114,8 @@ class FlippingCurve:
     @classmethod
     def from_scores(cls, flipped: Tensor, curves: Mapping[str, Tensor], tied: Tensor) -> FlippingCurve:
         """From the scores (batch, points) of one order, or of the orders `"most"` and `"least"`."""
-        areas = [torch.trapezoid(curve, flipped, dim=1) / (flipped[-1] - flipped[0]) for curve in curves.values()]
+        width = flipped[..., -1] - flipped[..., 0]
+        areas = [torch.trapezoid(curve, flipped, dim=1) / width for curve in curves.values()]
         first, *second = curves.values()
         both = (second[0], areas[1] - areas[0]) if second else ()
         return cls(flipped, first, areas[0], (first[:, :1] - first).mean(1), tied, *both)
@@ -195,8 +197,9 @@ class RemovalSettings:
     """The keyword arguments of `symmetric_relevance_gain` and `road`: which regions are removed, in which steps.
 
     - `regions`: about how many regions an input (batch, channel, *space) is cut into, as equal tiles; or the number of
-      every pixel's region, integers (batch, *space), such as superpixels.
+      every pixel's region, integers (batch, *space), such as superpixels. Numbers that no pixel has do not count.
     - `shares`: shares of the regions that are removed at the points of the curve, rising; None is ten even steps to 1.
+      They are rounded to whole regions: `FlippingCurve.flipped` holds the shares that were removed.
     - `channels`, `aggregate`: how the relevance of a pixel's channels, and of a region's pixels, becomes one number;
       the paper ranks superpixels by their mean.
     - `imputer`, `noise`: the values that replace removed regions: see `plrp.metrics.impute`.
@@ -257,23 +260,29 @@ def symmetric_relevance_gain(
     values = Layout(inputs, 1, how.channels).positions(relevance)
     number = _numbers(inputs, how.regions)
     points = torch.tensor(how.points(), device=inputs.device, dtype=wide)
+    flipped = points.repeat(max(1, len(inputs)), 1)
     scored = scorer(model, inputs, target, how.score_as, batch_size)
     curves = {which: inputs.new_empty(len(inputs), len(points), dtype=wide) for which in ORDERS["both"]}
     tied = torch.zeros(len(inputs), device=inputs.device, dtype=wide)
     for row in range(len(inputs)):
-        regions = Regions(number[row])
+        present, where = number[row].unique(return_inverse=True)
+        regions = Regions(where)
         order = ranking(regions.aggregate(values[row : row + 1], how.aggregate), how.ties, how.seed)
         tied[row] = order["tied"][0]
-        removed = (points * regions.count).round().long()
+        removed = (points * len(present)).round().long()
+        if not removed[-1]:
+            raise ValueError(f"shares remove none of the {len(present)} regions of sample {row}: give larger shares.")
+        flipped[row] = removed / len(present)
 
         def without(rows: Tensor, missing: Tensor, row: int = row) -> Tensor:
             sample = inputs[row].expand(len(rows), *inputs.shape[1:])
             return scored(impute(sample, missing, how.imputer, noise=how.noise, seed=how.seed), rows + row)
 
         for which, curve in curves.items():
-            rank = order[which][0][number[row]][None, None]
+            rank = order[which][0][where][None, None]
             curve[row] = scores_along(without, rank, removed, batch_size)
-    return FlippingCurve.from_scores(points, curves, tied)
+    alike = bool((flipped == flipped[0]).all())
+    return FlippingCurve.from_scores(flipped[0] if alike else flipped, curves, tied)
 
 
 def _numbers(inputs: Tensor, regions: int | Tensor) -> Tensor:

@@ -106,5 +106,5 @@ def _write(recorder: Recorder, module: nn.Module, operation: Operation, args: An
         return
     op = recorder.write(Call(type(module), operation, args, kwargs, gathered(args, kwargs), values), outputs)
     path = recorder.names.path_of(module)
-    if path and path not in recorder.rules.names:
+    if op is not None and path and path not in recorder.rules.names:
         op.name = path

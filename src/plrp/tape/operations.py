@@ -259,7 +259,7 @@ def _reversed_sub(tensor: Tensor, other: Any, alpha: float = 1.0) -> Tensor:
     return other - alpha * tensor
 
 
-def _functions(name: str) -> list[Any]:
+def functions_named(name: str) -> list[Any]:
     """Every function of torch that goes by this name."""
     functions = []
     for space in _NAMESPACES:
@@ -288,7 +288,7 @@ class Dictionary:
                     self._add(name, Operation(kind.rpartition(":")[2], family, _by_name_alone, traits))
         for operator, name in {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_"}.items():
             self.by_function[getattr(Tensor, f"__{operator}__")] = self.by_function[getattr(Tensor, name)]
-        for function in (*_functions("rsub"), Tensor.__rsub__):
+        for function in (*functions_named("rsub"), Tensor.__rsub__):
             self._put(function, "rsub", _reversed_sub)
         for function in (F.interpolate, F.upsample):
             self._put(function, "interpolate", F.interpolate)
@@ -301,10 +301,10 @@ class Dictionary:
 
     def _add(self, name: str, operation: Operation) -> None:
         """Add the functions of a name, in place and out of place. Some versions of torch do not have all of them."""
-        functions = _functions(name)
+        functions = functions_named(name)
         for function in functions:
             self.by_function.setdefault(function, operation._replace(replay=function))
-        for function in _functions(name + "_"):  # relu_, add_, mul_, …
+        for function in functions_named(name + "_"):  # relu_, add_, mul_, …
             outplace = getattr(Tensor, name, functions[0] if functions else None)
             if outplace is not None:
                 self.by_function.setdefault(function, operation._replace(replay=outplace, inplace=True))

@@ -7,14 +7,16 @@ one operation, or the name of one entry of the tape, as refusals and `print(plrp
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
-from .operations import Family, Operation, Traits, known_operation, spelled
+from plrp.spelling import nearest
+
+from .operations import Family, Operation, Traits, functions_named, known_operation, spelled
 
 if TYPE_CHECKING:
     from .values import Op
@@ -136,6 +138,11 @@ def _check(function: Any, rule: Any) -> None:
         raise TypeError(
             f"A rule is for a torch function, a class of modules or the name of an entry of the tape, got {function!r}."
         )
+    if isinstance(function, type) and not issubclass(function, nn.Module):
+        raise TypeError(
+            f"A rule is for a class of modules, and `{function.__name__}` is none; torch hides the calls of an "
+            "autograd Function: call its `apply` in a module of its own, and give the rule to the class of that module."
+        )
     if isinstance(function, nn.Module):
         raise TypeError(
             f"A rule is for a class of modules, `{type(function).__name__}`, not for one of them; for one call give "
@@ -153,28 +160,44 @@ class RulesInForce:
         self.names = {key: rule for key, rule in rules.items() if isinstance(key, str)}
         self.modules = {key: rule for key, rule in rules.items() if isinstance(key, type)}
         self._functions = {key: rule for key, rule in rules.items() if not isinstance(key, str | type)}
-        kinds = ((known_operation(function, {}, ()), rule) for function, rule in self._functions.items())
-        self._kinds = {known.kind: rule for known, rule in kinds if known is not None}
+        self._keys: dict[Any, Any] = {}  # by the kind of an operation, or by every spelling of an unknown function
+        for key in self._functions:
+            known, others = known_operation(key, {}, ()), functions_named(getattr(key, "__name__", ""))
+            self._keys |= dict.fromkeys([known.kind] if known else others if key in others else (), key)
+        self._keys |= {key: key for key in self._functions}
+        self.seen: set[Any] = set()  # the keys that a call had, and the names of all entries
 
     def lookup(self, function: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Operation | None:
         """The operation that a torch function is, by the users' rules first; None where there is no rule for it."""
         known = known_operation(function, kwargs, args)
         if not self._functions:
             return known
-        rule = self._functions.get(function)
-        if rule is None and known is not None:
-            rule = self._kinds.get(known.kind)
-        if rule is None:
+        key = self._keys.get(function) or (known and self._keys.get(known.kind))
+        if key is None:
             return known
+        self.seen.add(key)
         name = getattr(function, "__name__", None) or str(function)
-        return _with_rule(known or Operation(name, Family.PASS, function), rule)
+        return _with_rule(known or Operation(name, Family.PASS, function), self._functions[key])
 
     def of_module(self, module: nn.Module) -> Operation | None:
         """The operation that a module's call is, if there is a rule for its class."""
         for kind in type(module).__mro__ if self.modules else ():
             if kind in self.modules:
+                self.seen.add(kind)
                 return _with_rule(Operation(kind.__name__, Family.PASS, module), self.modules[kind])
         return None
+
+
+def refuse_unused(rules: Mapping[Any, Any] | None, seen: Collection[Any]) -> None:
+    """Refuse rules given to one call of which its model has no use; `seen`: see `RulesInForce`."""
+    for key in (key for key in rules or {} if key not in seen):
+        if isinstance(key, str):
+            names = sorted(name for name in seen if isinstance(name, str))
+            raise ValueError(f"rules: the model's tape has no entry '{key}'{nearest(key, names)}.")
+        raise ValueError(
+            f"rules: the model never calls `{spelled(key)}` on a value that depends on its input: leave the rule out, "
+            "or give it in `plrp.rules_for`, where rules may go unused."
+        )
 
 
 def apply_rule(op: Op, rule: Any) -> None:

@@ -153,6 +153,10 @@ class Recorder(TorchFunctionMode):
                 call = call._replace(operation=operation_named("embedding")._replace(replay=call.function))
             else:  # ids only say where to read
                 call = call._replace(values=[v for v in call.values if v not in tokens])
+        if call.operation.traits.like and not moves and not constant and len(call.values) > 1:
+            cast = call.operation._replace(replay=Tensor.to)  # h.type_as(x): nothing of x but its dtype is read
+            args = call.args[0], call.tensors[1].dtype
+            call = call._replace(operation=cast, args=args, kwargs={}, values=call.values[:1])
         if unknown and any(t is a for t in outputs for a in call.tensors):
             self.refuse_call(
                 call, "changes a tensor in place, and plrp has no rule for it; write its out-of-place form there."
@@ -171,8 +175,8 @@ class Recorder(TorchFunctionMode):
         outputs = [t for t in outputs if not any(t is a for a in call.tensors)]
         return self.write(call, outputs) if outputs else None
 
-    def write(self, call: Call, outputs: list[Tensor]) -> Op:
-        """Append an entry to the tape."""
+    def write(self, call: Call, outputs: list[Tensor]) -> Op | None:
+        """Append an entry to the tape; None where a user's rule calls it a constant."""
         operation, inputs = call.operation, call.values
         declared = "all" if self.live.declared(call.tensors) else "numbers" if self._numbers_declared else ""
 
@@ -200,8 +204,15 @@ class Recorder(TorchFunctionMode):
         if not operation.registered:
             recognise(op)
         op.name = self.names.name(op.kind, call.tensors)
+        self.rules.seen.add(op.name)
         if op.name in self.rules.names:
             apply_rule(op, self.rules.names[op.name])
+            if op.family is Family.CONSTANT:
+                for tensor in outputs:  # no entry, but a constant
+                    self.live.forget(tensor)
+                self.live.note(outputs)
+                self.live.declare(outputs)
+                return None
         if op.name in self.rules.names or operation.registered:
             refuse_misfit(op)
         self._settle(op, outputs)

@@ -23,7 +23,7 @@ from plrp.errors import TraceError, UnsupportedOperation
 
 from .locating import MIXES
 from .operations import spelled
-from .own_rules import rules_for, rules_in_force
+from .own_rules import refuse_unused, rules_for, rules_in_force
 from .recorder import Recorder
 from .refusals import check_inputs, unsupported
 from .trace import Trace, record
@@ -64,6 +64,7 @@ def trace(
     own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
     with rules_for(rules or {}):  # of a copy: the user may change the tensors later
         recorded = record_verified(model, own, samples=samples)
+        refuse_unused(rules, recorded._recorder.rules.seen)
         _refuse(recorded, recorded.unsupported)
     recorded.remember_state()
     return recorded

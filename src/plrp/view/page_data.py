@@ -91,7 +91,7 @@ class Grid:
         """The grid that holds the explanation asked for."""
         ps, methods = set(proportions), METHODS
         if asked is not None:
-            if not asked.p and (asked.p is None or asked.p_negative or any((asked.layers or {}).values())):
+            if not asked.p and (asked.p is None or any(asked.shares.values())):
                 raise ValueError(
                     f"A page has a slider for p, and {asked} has no p above 0 to start at: explain with some p > 0."
                 )
