@@ -21,7 +21,7 @@ from torch import Tensor
 
 import plrp
 import plrp.text
-from plrp.health import unwarned
+from plrp.balance import unwarned
 from plrp.text.coloured_text import Sentence, to_svg
 
 ROOT = Path(__file__).resolve().parents[1]

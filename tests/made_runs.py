@@ -59,13 +59,13 @@ def made_run(
     maps: bool = True,
     shape: Sequence[int] = (3, 16, 16),
     names: Callable[[int], str] = "sample{}".format,
-    unhealthy: Callable[[int, str, float], bool] | None = None,
+    broken: Callable[[int, str, float], bool] | None = None,
     **changes: Any,
 ) -> Path:
     """A run in `folder`, as a sweep would have left it; `parts` leaves the others missing.
 
-    `shape` is that of a sample of kind `arrays`, (channel, *space). `unhealthy` judges explanations; without it the run
-    is one of a version that did not.
+    `shape` is that of a sample of kind `arrays`, (channel, *space). `broken` says in which explanations the arithmetic
+    broke; without it the run is one of a version that did not look.
     """
     data: dict[str, Any] = {"kind": kind, "count": samples, "digest": "made"}
     if kind != "simulated-dna":
@@ -83,7 +83,7 @@ def made_run(
     store = Store(folder)
     config = store.begin(config, {"plrp": "0", "packages": {"torch": "2"}, "seed": 0})
     for index in range(config.parts) if parts is None else parts:
-        store.put(config, index, _part(config, index, score, names, shape, unhealthy))
+        store.put(config, index, _part(config, index, score, names, shape, broken))
     return folder
 
 
@@ -93,14 +93,14 @@ def _part(
     score: Score,
     names: Callable[[int], str],
     shape: Sequence[int],
-    unhealthy: Callable[[int, str, float], bool] | None,
+    broken: Callable[[int, str, float], bool] | None,
 ) -> PartContent:
     rows = ScoreRows()
     for sample in config.part(index):
         rows.facts[sample] = SampleFacts(sample, names(sample), sample % 3, sample % 3, 2.0)
         for variant, p in config.cells:
-            if unhealthy is not None:
-                rows.add(sample, variant, p, "unhealthy", float(unhealthy(sample, variant, p)))
+            if broken is not None:
+                rows.add(sample, variant, p, "broken", float(broken(sample, variant, p)))
             for metric in config.metrics:
                 if not metric.covers(sample, p):
                     continue

@@ -677,9 +677,9 @@ def test_pruning_conserves_on_transformers_and_p_zero_is_lrp_to_the_last_bit(kin
     trace = plrp.trace(model, x)
     plain = trace.explain(composite=composite, layers=True)
     assert plain.closing().max() < 1e-12
-    health = plain.health
-    taken = health.to_bias + health.to_constants + health.to_epsilon + health.to_softmax
-    assert torch.allclose(health.reached + taken, torch.ones(2, dtype=torch.float64), atol=1e-9)
+    balance = plain.balance
+    taken = balance.to_bias + balance.to_constants + balance.to_epsilon + balance.to_softmax
+    assert torch.allclose(balance.reached + taken, torch.ones(2, dtype=torch.float64), atol=1e-9)
     for redistribution in ("lambda", "M", "M-sign"):
         nothing = trace.explain(composite=composite, pruning=plrp.Pruning(p=0, redistribution=redistribution))
         assert torch.equal(nothing.relevance, plain.relevance)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -39,7 +41,7 @@ def test_numbers_come_back(tmp_path: Path) -> None:
     for name in ("relevance", "logits", "target", "score"):
         assert torch.equal(getattr(back, name), getattr(explanation, name))
     assert (back.composite, back.pruning) == ("epsilon-plus", pruning)
-    assert back.problems == tuple(p and p.value for p in explanation.verdicts())
+    assert back.problems == tuple(p and p.value for p in explanation.problems())
     assert "2 × 4, PLRP-M±, Pruning(p=0.1, redistribution='M-sign'), epsilon-plus" in repr(back)
 
 
@@ -61,6 +63,19 @@ def test_several_inputs_and_an_output_that_is_no_tensor(tmp_path: Path) -> None:
     assert all(map(torch.equal, back.relevance, explanation.relevance))
     assert len(back.relevance) == 2
     assert back.logits is None
+
+
+def test_verdicts_of_an_older_version_are_not_taken_for_broken_arithmetic(tmp_path: Path) -> None:
+    """Version 0.2.0 also stored 'vanished', 'exploded' and 'without a score'; 'not finite' has kept its meaning."""
+    plrp.explain(MODEL, torch.randn(4, 4)).save(tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as stored_arrays:
+        arrays = dict(stored_arrays)
+    settings = json.loads(str(arrays["settings"]))
+    settings["problems"] = ["vanished", "exploded", "without a score", "not finite"]
+    np.savez(tmp_path / "old.npz", **{**arrays, "settings": np.array(json.dumps(settings))})
+    back = plrp.load(tmp_path / "old.npz")
+    assert back.problems == (None, None, None, "not finite")
+    assert "the arithmetic broke in 1 of 4 samples" in repr(back)
 
 
 def test_half_precision_is_stored_as_float32(tmp_path: Path) -> None:

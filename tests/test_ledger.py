@@ -208,7 +208,7 @@ def test_printing_an_explanation_is_a_summary_and_its_ledger_a_readable_table(pr
     model, x = mixed(torch.float32)
     explanation = plrp.explain(model, x, pruning=pruning)
     assert len(str(explanation)) < 900
-    assert "healthy" in str(explanation)
+    assert "conserves; " in str(explanation)
     assert "print(explanation.booked)" in str(explanation)
     text = str(explanation.booked)
     for name in ("stem", "conv2", "fc2"):

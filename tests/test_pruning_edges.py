@@ -28,7 +28,7 @@ COMPOSITES = ["epsilon-plus-flat", "epsilon-alpha2-beta1", "epsilon"]
 def _warnings_are_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.simplefilter("ignore", plrp.UnhealthyExplanation)  # at the edges they are
+        warnings.simplefilter("ignore", plrp.BrokenArithmetic)  # at the edges they are
         yield
 
 
@@ -103,6 +103,21 @@ def test_lambda_never_flips_a_sign_nor_wakes_a_zero(seed, p, composite):
     rows = [row for row in after.ledger if row["op"] == "prune"]
     assert all(row["flipped"] == 0 for row in rows)
     assert all(row["flipped_mass"] == 0 for row in rows)
+
+
+def test_lambda_may_still_change_a_sign_at_the_input():
+    """The neurons 3 and 1 give x₁ −1 and +2: with the weak one goes the +2, and λ = 4/3 scales the −1."""
+    model, x = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)), torch.ones(1, 2)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[-1.0, 4.0], [2.0, -1.0]]))
+        model[2].weight.fill_(1.0)
+    lrp, pruned = (
+        plrp.explain(model, x, composite="epsilon", pruning=p, layers=["2"]) for p in (None, plrp.Pruning(0.3))
+    )
+    assert torch.allclose(lrp.layers["2"], torch.tensor([[3.0, 1.0]]))
+    assert torch.allclose(pruned.layers["2"], torch.tensor([[4.0, 0.0]]))
+    assert torch.allclose(lrp.relevance, torch.tensor([[1.0, 3.0]]), atol=1e-4)
+    assert torch.allclose(pruned.relevance, torch.tensor([[-4 / 3, 16 / 3]]), atol=1e-4)
 
 
 @BOTH

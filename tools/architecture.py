@@ -35,7 +35,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("conditions", "request", "passage", "bookkeeping", "walk"),
     ("fast",),
     ("engine",),
-    ("health", "survey", "checking"),
+    ("balance", "survey", "checking"),
     ("explanation",),
     ("ablation", "circuits", "choosing"),
     ("metrics", "models", "interop", "explanation_files"),

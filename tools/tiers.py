@@ -44,7 +44,8 @@ CORE = [
     *(
         f"tests/test_{name}.py"
         for name in (
-            "circuits conditions errors health invariance interop networks pieces pruning_edges theta units walk zennit"
+            "balance circuits conditions errors invariance interop networks pieces pruning_edges theta units walk "
+            "zennit"
         ).split()
     ),
     *(f"tests/tape/test_{name}.py" for name in "own_rules recurrence replay trace".split()),

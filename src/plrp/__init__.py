@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .composites import Composite, composite
     from .concepts.search import exemplars, neuron_relevance
     from .engine import plain_walk
-    from .errors import TraceError, UnhealthyExplanation, UnsupportedOperation
+    from .errors import BrokenArithmetic, TraceError, UnsupportedOperation
     from .explanation import Explanation, explain
     from .pruning import Pruning
     from .tape.own_rules import register_rule, registered_rules, rules_for, unregister_rule
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "BrokenArithmetic",
     "Composite",
     "Explanation",
     "Pruning",
     "Trace",
     "TraceError",
-    "UnhealthyExplanation",
     "UnsupportedOperation",
     "check",
     "choose_p",

@@ -1,4 +1,4 @@
-"""The notes of a walk: its ledger, the relevance of the layers a user wants to see, and the scale of its growth."""
+"""The notes of a walk: its ledger, the relevance of the layers a user wants to see, and the growth by PLRP-M."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 
 from .composites import Composite
-from .ledger import Booking, Ledger, Mass, signed_mass
+from .ledger import Booking, Ledger, Mass, growth, signed_mass
 from .passage import CaseResult, Mask
-from .rules import AlphaBeta, Flat, Gamma, Pass, Rule, WSquare, ZBox, ZPlus
 from .tape.operations import Family
 from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value
-
-GROW_LITTLE = (AlphaBeta, Flat, Gamma, Pass, WSquare, ZBox, ZPlus)
-"""Rules under which ‖R‖₁ grows little from layer to layer."""
 
 STILL = (Family.PASS, Family.REARRANGE, Family.EMBEDDING)
 """Operations that move no mass: they have no entry in the ledger unless something was booked."""
@@ -30,8 +26,7 @@ class Bookkeeper:
     def __init__(self, trace: Trace, wanted: Collection[str], ledger: bool) -> None:
         self.ledger = Ledger(trace.batch) if ledger else None
         self.masses: dict[int, Mass] = {}  # of relevance that was measured already, by the id of its value
-        self.first_mass: Tensor | None = None  # ‖R‖₁ that the first layer on the way handed down, (batch,)
-        self.epsilon_layers = 0  # layers on the way under the ε-rule, or a rule of the user's
+        self.grown: Tensor | None = None  # the largest factor by which PLRP-M multiplied a tensor's ‖R‖₁
         self.names = [op.name for op in trace.layers]  # read now: a tape that is used once is gone after the walk
         self.wanted: dict[int, list[str]] = {}  # layers whose relevance the user wants, by the value they read
         for op in trace.layers:
@@ -94,11 +89,10 @@ class Bookkeeper:
         self.masses[id(mask.value)] = out
         self.ledger.add(layer=mask.name, op="condition", rule=mask.label, mass_in=into, mass_out=out, book=book)
 
-    def write_layer(self, op: Op, rule: Rule, received: Any) -> None:
-        """Note the scale of growth: the mass that the first layer handed down, and how many layers take the ε-rule."""
-        self.epsilon_layers += not isinstance(rule, GROW_LITTLE)
-        if self.first_mass is None:
-            self.first_mass = self.size(received, op.inputs[0].samples)
+    def write_growth(self, value: Value, before: Any, after: Any) -> None:
+        """Note by how much pruning multiplied ‖R‖₁ of a tensor."""
+        factor = growth(self.size(before, value.samples), self.size(after, value.samples))
+        self.grown = factor if self.grown is None else torch.maximum(self.grown, factor)
 
     def store_layers(self, value: Value, relevance: Any) -> None:
         """Store the relevance of a tensor for the layers that read it, where the user wants to see it."""
@@ -110,7 +104,7 @@ class Bookkeeper:
 
     def results(self, relevance: list[Tensor]) -> list[CaseResult]:
         """The result of each case that the walk has taken, here of the one, given the relevance of the inputs."""
-        return [CaseResult(relevance, self.layers, self.first_mass)]
+        return [CaseResult(relevance, self.layers, self.grown)]
 
     def remember(self, value: Value, mass: Mass | None) -> None:
         """The mass of a tensor's relevance is known, or (None) it is to be measured when it is asked for."""

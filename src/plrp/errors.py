@@ -18,10 +18,10 @@ class TraceError(RuntimeError):
     """A forward pass that cannot be recorded faithfully; the message gives the reason and the remedy."""
 
 
-class UnhealthyExplanation(UserWarning):
-    """An explanation that should not be believed as it is: its relevance has exploded or vanished, or is not finite.
+class BrokenArithmetic(UserWarning):
+    """An explanation whose arithmetic broke: relevance is not finite, or PLRP-M divided by sums that nearly cancel.
 
-    The message names the problem and the remedy; `Explanation.health` has the figures and the layer where it happened.
+    The message gives the remedy; `Explanation.balance` has the figures and the layer where it happened.
     """
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .balance import Balance, Problem, alarm, balance_of, find_problems, mass_of, remarks
 from .composites import Composite, resolve
 from .conditions import Condition, in_words, storable
 from .engine import choice, choose_walk, grouped, walk_of
-from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, in_brief, mass_of, verdicts
 from .ledger import Ledger, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
@@ -95,7 +95,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     - `score`: the explained score per sample, the relevance that was handed down;
     - `layers`: the (pruned) relevance at the input of each conv and linear layer by name, if it was asked for;
     - `ledger`: where the mass went, one record per entry of the tape and sample;
-    - `health`: whether to believe it: how far relevance grew on the way, how much of the score arrived;
+    - `balance`: where the score went, in numbers;
     - `condition`, `only_through`: which relevance was let pass; None where all of it was.
     """
 
@@ -112,7 +112,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     _ledger: Ledger | None = field(default=None, repr=False)
     _source: ExplainCall | TraceCall | None = field(default=None, repr=False)  # None where it was loaded from disk
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
-    _scale: Scale = field(default=Scale(), repr=False)  # the reference for growth
+    _begun: Tensor | None = field(default=None, repr=False)  # ‖R‖₁ at the output, where its relevance adds up to 0
+    _grown: Tensor | None = field(default=None, repr=False)  # the largest growth of a tensor's ‖R‖₁ by PLRP-M
     _whole: bool = field(default=False, repr=False)  # whether there is no batch axis
 
     @property
@@ -252,23 +253,21 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         return conservation(self.score, self._inputs, self.booked)
 
     @property
-    def health(self) -> Health:
-        """Whether to believe this explanation, in figures per sample; printed, it is a sentence. Reads the ledger."""
-        return examine(self.score, self._scale, self._inputs, self.booked, self.pruning)
+    def balance(self) -> Balance:
+        """Where the score went, in figures per sample; printed, it is a sentence. Reads the ledger."""
+        return balance_of(self.score, self._begun, self._inputs, self.booked, self.pruning)
 
-    def verdicts(self) -> list[Problem | None]:
-        """The problem of each sample, None where it has none, judged by the input's relevance: needs no ledger."""
-        return verdicts(self.score, self._scale, mass_of(self._inputs))
+    def problems(self) -> list[Problem | None]:
+        """What broke in the arithmetic of each sample, None where nothing did; needs no ledger."""
+        return find_problems(mass_of(self._inputs), self._grown)
 
-    def verdicts_in_brief(self) -> list[str | None]:
-        """The same in the few words that fit under a picture: `unhealthy: the score is 0`."""
-        sizes, masses = self._scale.size(self.score).tolist(), mass_of(self._inputs).tolist()
-        grown = [mass / size if size else 0.0 for mass, size in zip(masses, sizes, strict=True)]
-        return [in_brief(p, times, self._scale.of) for p, times in zip(self.verdicts(), grown, strict=True)]
+    def remarks(self) -> list[str | None]:
+        """The same in the few words that fit under a picture, or that the score is 0."""
+        return remarks(self.score, mass_of(self._inputs), self._grown)
 
     def warned(self) -> Explanation:
-        """This explanation, with a `plrp.UnhealthyExplanation` warning if anything is wrong with it."""
-        alarm(self.score, self._scale, self._inputs, self.pruning)
+        """This explanation, with a `plrp.BrokenArithmetic` warning if its arithmetic broke."""
+        alarm(self.problems())
         return self
 
     def _title(self) -> str:
@@ -283,7 +282,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
             lines.append(f"only what passes {in_words(self.condition)}{', and nothing around it' * self.only_through}")
         if self.head:
             lines.append(f"relevance starts before the model's final {self.head}")
-        lines.append(repr(self.health))
+        lines.append(repr(self.balance))
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -445,7 +444,7 @@ def joined(parts: Sequence[Explanation]) -> Explanation:
         )
 
     def masses(name: str) -> Tensor | None:
-        each = [getattr(e._scale, name) for e in parts]
+        each = [getattr(e, name) for e in parts]
         return None if any(mass is None for mass in each) else torch.cat(each)
 
     ledgers = [e._ledger for e in parts if e._ledger is not None]
@@ -456,7 +455,8 @@ def joined(parts: Sequence[Explanation]) -> Explanation:
         target=torch.cat([e.target for e in parts]) if isinstance(first.target, Tensor) else first.target,
         score=torch.cat([e.score for e in parts]),
         layers=first.layers.like({name: torch.cat([e.layers[name] for e in parts]) for name in first.layers}),
-        _scale=replace(first._scale, first=masses("first"), begun=masses("begun")),
+        _begun=masses("_begun"),
+        _grown=masses("_grown"),
         _ledger=Ledger.joined(ledgers) if ledgers else None,
     )
 
@@ -527,7 +527,7 @@ def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Calla
 
 def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
     """The result of a walk as an explanation for the user."""
-    relevance, layers, first_mass = result
+    relevance, layers, grown = result
     trace = walk.trace
     return Explanation(
         relevance=relevance[0] if trace.single else tuple(relevance),
@@ -545,11 +545,7 @@ def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
         _ledger=walk.ledger,
         _source=TraceCall(trace, request, choice()),
         _scattered=frozenset(walk.scattered),
-        _scale=Scale(
-            first_mass,
-            bound_for(walk.epsilon_layers),
-            VANISHED if request.condition is None else 0.0,
-            walk.start.mass,
-        ),
+        _begun=walk.start.mass,
+        _grown=grown,
         _whole=trace.samples is None,
     )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .balance import Problem
 from .explanation import Explanation
 from .files import new_file
 from .pruning import Pruning
@@ -29,7 +30,7 @@ class SavedExplanation:
     logits: the model's output; None if it was no tensor.
     target: classes (batch,), an index tuple into the output, or the target in words.
     score: (batch,). composite: its name. pruning: None for LRP.
-    problems: the verdict on each sample (`Explanation.verdicts`), in words; None if it is healthy.
+    problems: what broke in the arithmetic of each sample (`Explanation.problems`), in words; None if nothing did.
     """
 
     relevance: Any
@@ -46,8 +47,8 @@ class SavedExplanation:
         shapes = ", ".join(" × ".join(map(str, part.shape)) for part in parts)
         how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
         wrong = sum(problem is not None for problem in self.problems)
-        health = f"; {wrong} of {len(self.problems)} samples unhealthy" if wrong else ""
-        return f"Relevance {shapes}, {how}, {self.composite}, by plrp {self.version}{health}"
+        broken = f"; the arithmetic broke in {wrong} of {len(self.problems)} samples" if wrong else ""
+        return f"Relevance {shapes}, {how}, {self.composite}, by plrp {self.version}{broken}"
 
 
 def save_explanation(path: str | Path, explanation: Explanation, version: str) -> None:
@@ -64,7 +65,7 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
         "target": list(target) if index else None if isinstance(target, Tensor) else repr(target),
         "composite": explanation.composite.name,
         "pruning": None if explanation.pruning is None else explanation.pruning.to_dict(),
-        "problems": [None if problem is None else problem.value for problem in explanation.verdicts()],
+        "problems": [None if problem is None else problem.value for problem in explanation.problems()],
     }
     arrays = {name: _array(tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     write_arrays(path, settings, **arrays)
@@ -84,6 +85,7 @@ def read_explanation(arrays: Mapping[str, np.ndarray], settings: Mapping[str, An
     names = ["relevance"] if several is None else [f"relevance{number}" for number in range(several)]
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "settings"}
     parts = tuple(tensors[name] for name in names)
+    known = {problem.value: problem.value for problem in Problem}  # older versions used other words, for other things
     return SavedExplanation(
         relevance=parts[0] if several is None else parts,
         logits=tensors.get("logits"),
@@ -91,7 +93,7 @@ def read_explanation(arrays: Mapping[str, np.ndarray], settings: Mapping[str, An
         score=tensors["score"],
         composite=settings["composite"],
         pruning=None if pruning is None else Pruning.from_dict(pruning),
-        problems=tuple(settings["problems"]),
+        problems=tuple(known.get(problem) for problem in settings["problems"]),
         version=settings["plrp"],
     )
 

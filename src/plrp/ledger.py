@@ -40,6 +40,11 @@ def rows_of(relevance: Tensor) -> Tensor:
     return relevance.flatten(1) if relevance.dim() > 1 else relevance[:, None]
 
 
+def growth(before: Tensor, after: Tensor) -> Tensor:
+    """The factor by which pruning multiplied ‖R‖₁, at least 1."""
+    return torch.where(before > 0, after / before, 1.0).clamp(min=1)
+
+
 class Booking:
     """Where the mass of one operation went, per sample: tensors (batch,). Inactive where nobody reads the ledger."""
 
@@ -146,11 +151,11 @@ class Ledger(Sequence[dict[str, Any]]):
                 yield where, row[f"mass_{side}_positive"] + row[f"mass_{side}_negative"]
 
     def largest_growth(self, start: Tensor, end: Tensor) -> tuple[Tensor, list[str]]:
-        """The largest ‖R‖₁ on the way from the last layer to the input, whose own are `start` and `end` (batch,), and
-        the entry at which the largest so far grew by the largest factor. What is not a number counts as ∞.
+        """The largest ‖R‖₁ on the way from the output to the input, whose own are `start` and `end` (batch,), and the
+        entry at which the largest so far grew by the largest factor. What is not a number counts as ∞.
         """
         largest, most = start.double(), torch.ones_like(start, dtype=torch.float64)
-        names = ["the last layer"] * self.batch
+        names = ["the output"] * self.batch
         for name, mass in [*self._steps(), ("the input", end)]:
             size = torch.as_tensor(mass, dtype=torch.float64).cpu().expand(self.batch).nan_to_num(nan=torch.inf)
             factor = torch.where(size > largest, size / largest, 0.0)
@@ -212,6 +217,17 @@ class Ledger(Sequence[dict[str, Any]]):
 
     def _repr_html_(self) -> str:
         return render_html(self.HEADER, self.table())
+
+
+def growth_by_pruning(ledger: Ledger) -> tuple[Tensor, list[str]]:
+    """The largest factor by which pruning multiplied the ‖R‖₁ of a tensor, (batch,), and that tensor."""
+    steps = list(ledger._steps())
+    pairs = zip(ledger._rows, steps[::2], steps[1::2], strict=True)
+    pruned = [(name, growth(before, after)) for row, (name, before), (_, after) in pairs if row["op"] == "prune"]
+    if not pruned:
+        return torch.ones(ledger.batch, dtype=torch.float64), [""] * ledger.batch
+    largest, which = torch.stack([factor.double().cpu() for _, factor in pruned]).max(0)
+    return largest, [pruned[number][0] for number in which.tolist()]
 
 
 def _joined(values: Sequence[Any], parts: Sequence[Ledger]) -> Any:

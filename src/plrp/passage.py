@@ -56,7 +56,7 @@ class CaseResult(NamedTuple):
 
     relevance: list[Tensor]  # of the inputs
     layers: dict[str, Tensor]  # by name, at the inputs of the layers that were wanted
-    first_mass: Tensor | None  # ‖R‖₁ that the first layer on the way handed down, (batch,)
+    grown: Tensor | None = None  # the largest factor by which PLRP-M multiplied a tensor's ‖R‖₁, (batch,)
 
 
 class Record:

@@ -181,7 +181,7 @@ class PruningSettings(Settings):
         "lambda",
         "where pruned relevance goes. lambda scales the survivors. M-sign redistributes it by the rule of the layer, "
         "positive and negative contributions apart (PLRP-M±). M is the paper's form, which does not part them: signs "
-        "may flip, and under ε and γ relevance may explode",
+        "may flip, and under ε and γ it may divide by almost 0",
         choices=("lambda", "M-sign", "M"),
         check=lambda name: "M" if name == "M-paper" else name,  # an earlier name of M
     )

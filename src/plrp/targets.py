@@ -280,7 +280,7 @@ def clrp(target: Any = None) -> Seed:
     N counts the classes that the model does not rule out by a score of −∞.
 
     They keep the positive part of the result, `relevance.clamp(min=0)`, and propagate by z⁺: under the ε-rule, a class
-    whose score is near zero hands down many times its own relevance, and the explanation is unhealthy.
+    whose score is near zero hands down many times its own relevance.
     """
     return Seed("clrp", target)
 
@@ -446,7 +446,7 @@ class Start:
     asked: Target  # with every class written out
     target: Any  # for the user: classes (batch,), an index tuple, a callable or a seed
     ops: list[Op]  # the tape, with the operations of a callable target at its end
-    mass: Tensor | None = None  # ‖R‖₁ per sample, where it is not |score|
+    mass: Tensor | None = None  # ‖R‖₁ per sample, where the relevance adds up to 0
     classes: Tensor | None = None  # t of each sample, where relevance starts at the differences z_t − z_n
 
     def score_of(self, tensor: Tensor) -> Tensor:
@@ -471,7 +471,8 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
             classes = slope.argmax(1) if len(slope) else None
             relevance = slope * (output - output.gather(1, slope.argmax(1, keepdim=True)))
         rows = relevance.flatten(1)
-        return Start(value, relevance, slope, rows.sum(1), bound, asked, trace.ops, rows.abs().sum(1), classes)
+        mass = rows.abs().sum(1) if bound.name in ("clrp", "sglrp") else None
+        return Start(value, relevance, slope, rows.sum(1), bound, asked, trace.ops, mass, classes)
     return Start(value, relevance, slope, bound.score(output), bound, bound.given, trace.ops)
 
 

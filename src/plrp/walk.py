@@ -114,6 +114,8 @@ class Walk(Bookkeeper):
                 book = self.booking()
                 pruned, columns = (self.prune if passage is None else self.hold)(relevance, site, arrived, book)
                 self.write_pruning(value, site.name, self.pruning.label, relevance, pruned, book, columns)
+                if self.redistributes and self.pruning.redistribution == "M":
+                    self.write_growth(value, relevance, pruned)
                 if record is not None and record.factors is not None:
                     record.factors[key] = pruning_factor(self.tensor(relevance), self.tensor(pruned), value.samples)
                 relevance = pruned
@@ -161,7 +163,6 @@ class Walk(Bookkeeper):
         handed: Sequence[Any]
         if op.is_layer:
             received, branches = self.through_layer(op, given[0], book)
-            self.write_layer(op, self.composite.rule(op), received)
             handed = [received]
         elif op.supported(self.composite.products):
             handed = self.pass_operation(op, given, book)

@@ -641,5 +641,5 @@ def test_the_layers_of_a_score_of_nothing_are_drawn_without_warnings(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run("cat.jpg", "--layers", "-o", "out.svg") == 0
-    assert "PLRP-λ, p = 0.05 is unhealthy: the score is 0" in capsys.readouterr().out
-    assert "unhealthy: the score is 0</text>" in (photos / "out.svg").read_text()
+    assert "PLRP-λ, p = 0.05: the score is 0: there is nothing to hand down" in capsys.readouterr().out
+    assert ">the score is 0: there is nothing to hand down</text>" in (photos / "out.svg").read_text()

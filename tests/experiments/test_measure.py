@@ -14,7 +14,7 @@ import torch
 import plrp
 from plrp import metrics
 from plrp.experiments import VARIANTS, Config, ConfigError, Store
-from plrp.experiments.config import HEALTH
+from plrp.experiments.config import ALWAYS
 from plrp.experiments.data import open_samples
 from plrp.experiments.measure import Bench, work
 from plrp.experiments.part_files import read_parquet, split
@@ -62,8 +62,8 @@ def test_every_cell_has_what_was_asked_for_and_nothing_else(made: Bench, table: 
                     continue
                 if metric.p is None or p == 0 or p in metric.p:
                     expected |= {(sample, variant, p, name) for name in names}
-    health = {(n, variant, p, name) for n in range(5) for variant, p in made.config.cells for name in HEALTH}
-    assert set(table[0]) == expected | health, "health is measured of every explanation"
+    always = {(n, variant, p, name) for n in range(5) for variant, p in made.config.cells for name in ALWAYS}
+    assert set(table[0]) == expected | always, "the balance of every explanation is measured"
 
 
 def test_scores_are_those_of_single_explanations(made: Bench, table: tuple[Table, object]) -> None:
@@ -84,8 +84,8 @@ def test_scores_are_those_of_single_explanations(made: Bench, table: tuple[Table
                 ),
                 "pointing_game": metrics.pointing_game(relevance, mask),
                 "score_kept": explanation.relevance.double().sum() / explanation.score.double(),
-                "mass_at_input": explanation.health.mass_at_input,
-                "unhealthy": torch.tensor([float(explanation.verdicts() != [None])]),
+                "mass_at_input": explanation.balance.mass_at_input,
+                "broken": torch.tensor([float(explanation.problems() != [None])]),
             }
             for name, value in restated.items():
                 assert table[0][sample, variant, p, name] == pytest.approx(value.item(), rel=2e-3, abs=1e-6), name

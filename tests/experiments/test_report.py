@@ -242,19 +242,19 @@ def test_a_partial_run_says_what_is_missing(tmp_path) -> None:
     assert "needs relevance_mass_accuracy" in text
 
 
-def test_unhealthy_explanations_are_counted(tmp_path) -> None:
+def test_broken_explanations_are_counted(tmp_path) -> None:
     bad = made_run(
         tmp_path / "bad",
         metrics=("gini",),
         maps=False,
-        unhealthy=lambda sample, variant, p: variant == "M" and p >= 0.6 and sample < 3,
+        broken=lambda sample, variant, p: variant == "M" and p >= 0.6 and sample < 3,
     )
     text = words(report.write([bad], formats=()).read_text())
-    assert "6 of 126 explanations are unhealthy (relevance exploded or vanished)" in text
+    assert "the arithmetic broke in 6 of 126 explanations (not finite, or grown by pruning)" in text
     assert "M p = 0.6: 3 of 6; M p = 0.9: 3 of 6." in text
     for name, judge in (("good", lambda *cell: False), ("older", None)):
-        run = made_run(tmp_path / name, metrics=("gini",), maps=False, unhealthy=judge)
-        assert "should not be believed" not in report.write([run], formats=()).read_text(), name
+        run = made_run(tmp_path / name, metrics=("gini",), maps=False, broken=judge)
+        assert "the arithmetic broke" not in report.write([run], formats=()).read_text(), name
 
 
 def test_a_run_with_nothing_in_it_yet(tmp_path) -> None:

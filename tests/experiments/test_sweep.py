@@ -537,17 +537,17 @@ def build():
 """
 
 
-@pytest.mark.filterwarnings("error::plrp.UnhealthyExplanation")
-def test_unhealthy_explanations_are_counted_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.filterwarnings("error::plrp.BrokenArithmetic")
+def test_broken_explanations_are_counted_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = {**world(tmp_path, 3).to_dict(), "metrics": {"gini": {}}, "variants": ["LRP", "M"], "p": [0.2]}
     del table["maps"]
     (tmp_path / "net.py").write_text(STACK)
     (tmp_path / "run.toml").write_text(Config.from_dict({**table, "composite": "epsilon"}).to_toml())
     assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--workers", "1"]) == 0
-    found = Results.load(tmp_path / "run").unhealthy
+    found = Results.load(tmp_path / "run").broken
     assert found["variant"].tolist() == ["M"]
-    count = int(found["unhealthy"].sum())
-    assert f"plrp: {count} of 6 explanations are unhealthy" in capsys.readouterr().err
+    count = int(found["broken"].sum())
+    assert f"plrp: the arithmetic broke in {count} of 6 explanations" in capsys.readouterr().err
 
 
 LARGER = """

@@ -162,7 +162,7 @@ def test_hypothetical_scores_on_a_network_under_pruning(network: SequenceCNN) ->
 
 
 @pytest.mark.filterwarnings("error")
-def test_health_is_that_of_present_letters_whatever_absent_ones_would_have_got() -> None:
+def test_the_balance_is_that_of_present_letters_whatever_absent_ones_would_have_got() -> None:
     model = nn.Sequential(nn.Conv1d(4, 1, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(6, 1, bias=False))
     with torch.no_grad():
         model[0].weight[:] = torch.tensor([1.0, -100, -100, -100]).reshape(1, 4, 1)
@@ -199,7 +199,6 @@ class Gated(nn.Module):
         return self.output((self.value(x) * self.other(x)).mean(2))
 
 
-@pytest.mark.filterwarnings("ignore::plrp.errors.UnhealthyExplanation")  # of N alone
 def test_auto_is_resolved_for_letters_and_by_the_tape(network: SequenceCNN) -> None:
     torch.manual_seed(0)
     letters = ["N" * 40, "ACGTTGCA" * 5]  # the first one alone does not look one-hot

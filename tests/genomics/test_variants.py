@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 import plrp
+from plrp.balance import Problem
 from plrp.cli import main
 from plrp.genomics import (
     SequenceError,
     Variant,
+    VariantEffect,
     encode,
     explain_sequences,
     read_vcf,
@@ -182,14 +184,15 @@ def test_both_strands_are_the_mean_of_each(work: Path, contig: str) -> None:
         variant_effects(Detector(), given, "genome.fa", width=WIDTH, target="outputs[:, 1]", strand="both")
 
 
-def test_what_is_wrong_with_an_explanation_is_said_with_the_effect(work: Path, contig: str) -> None:
-    position = 122
-    letter = next(x for x in "ACGT" if x != contig[position])
-    with pytest.warns(plrp.health.UnhealthyExplanation):
-        nothing = variant_effects(Detector(), [variant(contig, position, letter)], "genome.fa", width=20, target=1)[0]
-    assert (nothing.score_reference, nothing.score_alternative) == (0, 0)
-    assert nothing.problem
-    assert not variant_effects(Detector(), [variant(contig, 103, "G")], "genome.fa", width=WIDTH, target=1)[0].problem
+def test_broken_arithmetic_is_said_with_the_effect(work: Path, contig: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def effect() -> VariantEffect:
+        return variant_effects(Detector(), [variant(contig, 103, "G")], "genome.fa", width=WIDTH, target=1)[0]
+
+    assert effect().problem == ""
+    monkeypatch.setattr(plrp.Explanation, "problems", lambda one: [Problem.NOT_FINITE] * len(one.score))
+    with pytest.warns(plrp.BrokenArithmetic):
+        broken = effect()
+    assert broken.problem == "not finite"
 
 
 def test_the_strand_may_be_each_variants_own(work: Path, contig: str) -> None:

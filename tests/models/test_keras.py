@@ -351,7 +351,7 @@ def test_deepac_reads_both_strands_and_is_explained() -> None:
         found = plrp.explain(model, x, target=0, composite="attnlrp", pruning=pruning)
         assert float(found.score) == pytest.approx(expected, rel=1e-3)
         assert float(found.closing()) < 1e-4
-        assert not found.health.problems[0]
+        assert not found.balance.problems[0]
         assert found.relevance.abs().sum() > 0
 
 

@@ -105,8 +105,11 @@ def test_another_pruning_is_refused_with_its_name(folder: Path, name: str) -> No
 def test_the_results_of_a_sweep_are_read(folder: Path) -> None:
     results = Results.load("sweep")
     assert results.complete
-    assert len(results.scores) == 4 * 5 * 4  # samples × maps × (two metrics, the mass at the input, health)
+    assert (
+        len(results.scores) == 4 * 5 * 4
+    )  # samples × maps × (two metrics, the mass at the input, the verdict of 0.2.0)
     assert results.maps(0, "lambda", 0.3).shape == (6, 6)
+    assert results.broken.empty  # version 0.2.0 judged otherwise
     assert results.versions["plrp"] == "0.2.0"
 
 

@@ -233,7 +233,7 @@ def test_tokens_and_heads_by_depth(kind: str, bytewise: Any, wordwise: Any, bert
 
 
 def test_p_above_what_attention_bears_is_said(llama: Any, bytewise: Any) -> None:
-    said = {p: repr(plrp.text.explain(llama, bytewise, PROMPT, pruning=plrp.Pruning(p)).health) for p in (0.05, 0.3)}
+    said = {p: repr(plrp.text.explain(llama, bytewise, PROMPT, pruning=plrp.Pruning(p)).balance) for p in (0.05, 0.3)}
     assert "large for a model with attention" not in said[0.05]
     assert "p = 0.3 is large for a model with attention" in said[0.3]
 
@@ -474,7 +474,7 @@ def test_smollm2_says_paris(tmp_path: Path) -> None:
     for pruning in (None, plrp.Pruning(p=0.1, unit="neuron"), plrp.Pruning(p=0.1)):
         found = passed.explain(pruning=pruning)
         assert found.target == " Paris"
-        assert not found.health.problems[0]
+        assert not found.balance.problems[0]
         assert float(found.explanation.closing()) < 1e-4
     contrast = passed.explain(target=" Paris", against=" London")  # under cp-lrp France has about none: see facts.py
     assert int(contrast.relevance.argmax()) == [token.text for token in contrast.tokens].index(" France")

@@ -272,7 +272,7 @@ def test_targets_that_are_no_classes() -> None:
         assert bundle.facts["targets"][0]["score"] == pytest.approx(float(found.score[0]), rel=1e-5)
 
 
-def test_what_should_not_be_believed_is_marked(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_score_of_0_is_said(recwarn: pytest.WarningsRecorder) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 2)).eval()
     with torch.no_grad():
@@ -284,9 +284,8 @@ def test_what_should_not_be_believed_is_marked(recwarn: pytest.WarningsRecorder)
     assert not recwarn.list  # the page warns
     trace = plrp.trace(model, picture()[..., :8, :8])
     prunings = Grid.around(None, [0], proportions=(0.2,)).prunings
-    judged = [trace.explain(target=0, composite="epsilon", pruning=pruning).verdicts()[0] for pruning in prunings]
-    assert bundle.facts["problems"] == [one and one.value for one in judged]
-    assert bundle.facts["problems"] == ["without a score"] * 3
+    said = [trace.explain(target=0, composite="epsilon", pruning=pruning).remarks()[0] for pruning in prunings]
+    assert bundle.facts["remarks"] == said == ["the score is 0: there is nothing to hand down"] * 3
     assert bundle.facts["curves"]["kept"] == [None] * 3
 
 
@@ -449,7 +448,7 @@ def test_an_explanation_that_is_not_finite_has_a_page_that_says_so(tmp_path: Pat
     assert not found.relevance.isfinite().all()
     found.save(tmp_path / "x.html")
     (bundle,) = read_page(tmp_path / "x.html").bundles
-    assert "not finite" in bundle.facts["problems"]
+    assert "relevance is not finite" in bundle.facts["remarks"]
 
 
 def test_classes_that_do_not_exclude_each_other_have_probabilities_of_their_own() -> None:

@@ -56,7 +56,7 @@ class Pooled(nn.Module):
         return self.pool(features, self.boxes(features), (2, 2)).flatten(1)
 
 
-@pytest.mark.filterwarnings("ignore::plrp.UnhealthyExplanation")
+@pytest.mark.filterwarnings("ignore::plrp.BrokenArithmetic")
 @pytest.mark.parametrize("moving", [False, True])
 @pytest.mark.parametrize(("pool", "channels"), [(roi_align, 3), (ps_roi_align, 4)])
 def test_a_map_read_inside_boxes_is_a_linear_map_of_the_features(pool: Any, channels: int, moving: bool) -> None:

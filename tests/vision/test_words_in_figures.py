@@ -1,4 +1,4 @@
-"""Figures say what should not be believed."""
+"""Figures say where the arithmetic broke."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from PIL import Image
 from torch import nn
 
 import plrp
-from plrp.health import Problem, in_brief
+from plrp.balance import NOTHING, remarks
 from plrp.vision.photograph_figures import comparison_figure, explanation_figure
 
 PICTURE = Image.fromarray(np.full((16, 16, 3), 128, np.uint8))
 MAP = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
-ALARM = "unhealthy: Σ|R| grew to 5e27 times the score"
+REMARK = "PLRP-M multiplied Σ|R| of a tensor by 5e27"
 
 
 def words(figure: Any) -> list[str]:
@@ -24,13 +24,14 @@ def words(figure: Any) -> list[str]:
     return [text.get_text() for ax in figure.axes for text in (*ax.texts, ax.xaxis.label, ax.title)]
 
 
-def test_an_alarm_stands_under_its_map_and_its_overlay_alone() -> None:
-    assert in_brief(Problem.EXPLODED, 5.0e27) == ALARM
+def test_a_remark_stands_under_its_map_and_its_overlay_alone() -> None:
+    one = torch.ones(1)
+    assert remarks(one, one, 5.0e27 * one.double()) == [REMARK]
     maps = {"LRP": MAP, "PLRP-M, p = 0.2": MAP}
-    assert words(explanation_figure(PICTURE, maps, alarms={"PLRP-M, p = 0.2": ALARM})).count(ALARM) == 2
-    assert words(explanation_figure(PICTURE, maps, alarms={"LRP": ALARM})).count(ALARM) == 1
-    grid = comparison_figure(PICTURE, MAP, {"PLRP-M": {0.1: MAP, 0.2: MAP}}, alarms={"PLRP-M, p = 0.2": ALARM})
-    marked = [ax.title.get_text() for ax in grid.axes if ALARM in [text.get_text() for text in ax.texts]]
+    assert words(explanation_figure(PICTURE, maps, remarks={"PLRP-M, p = 0.2": REMARK})).count(REMARK) == 2
+    assert words(explanation_figure(PICTURE, maps, remarks={"LRP": REMARK})).count(REMARK) == 1
+    grid = comparison_figure(PICTURE, MAP, {"PLRP-M": {0.1: MAP, 0.2: MAP}}, remarks={"PLRP-M, p = 0.2": REMARK})
+    marked = [ax.title.get_text() for ax in grid.axes if REMARK in [text.get_text() for text in ax.texts]]
     assert marked == ["PLRP-M, p = 0.2"]
 
 
@@ -68,17 +69,17 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
 
 
-def test_plot_says_names_and_what_is_unhealthy(model: nn.Module) -> None:
+def test_plot_says_names_and_what_broke(model: nn.Module) -> None:
     explanation = plrp.explain(model, torch.rand(3, 3, 8, 8), target=[0, 1, 2])
     names = ["Maltese dog", "pug", "beagle"]
     for samples in (None, [1]):
         said = " ".join(words(explanation.plot(samples=samples, names=names)))
         assert [name in said for name in names] == [samples is None, True, samples is None]
-        assert "unhealthy" not in said
+        assert "multiplied" not in said
     assert "pug (" in " ".join(words(explanation.plot(names={1: "pug"})))
-    explanation.relevance = 1e9 * explanation.relevance
-    said = words(explanation.plot())
-    assert sum(text.startswith("unhealthy: Σ|R| grew to ") for text in said) == 3
+    explanation._grown = torch.tensor([1.0, 7.0, 9.0])
+    said = [text for text in words(explanation.plot()) if "multiplied" in text]
+    assert said == [f"PLRP-M multiplied Σ|R| of a tensor by {times}" for times in (7, 9)]
     with pytest.raises(ValueError, match="1 names were given, and class 1"):
         explanation.plot(names=["Maltese dog"])
     with pytest.raises(TypeError, match="samples are numbers"):
@@ -100,6 +101,5 @@ def test_plot_draws_over_the_pictures_given(model: nn.Module) -> None:
 
 def test_a_score_of_nothing_is_told_in_the_title_of_bars() -> None:
     model = nn.Sequential(nn.Linear(4, 3, bias=False)).eval()
-    with pytest.warns(plrp.UnhealthyExplanation):
-        explanation = plrp.explain(model, torch.zeros(1, 4), target=0)
-    assert words(explanation.plot())[-1].endswith("LRP, unhealthy: the score is 0")
+    explanation = plrp.explain(model, torch.zeros(1, 4), target=0)
+    assert words(explanation.plot())[-1].endswith(f"LRP, {NOTHING}")

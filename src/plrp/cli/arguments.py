@@ -16,7 +16,6 @@ from plrp.errors import NotWritable, UsageError
 from plrp.settings import Option, PruningSettings, Settings, SettingsType, default_of, options, proportion
 
 if TYPE_CHECKING:
-    from plrp.health import Wording
     from plrp.progress import Step
     from plrp.pruning import Pruning
     from plrp.runs.ray import RayCluster
@@ -130,11 +129,9 @@ def pruning_of(arguments: argparse.Namespace) -> Pruning | None:
     return Pruning(**vars(settings))
 
 
-def options_wording(method: str = "--method", **words: Any) -> Wording:
-    """Advice about settings in the words of a command; `method` is its option for the redistribution."""
-    from plrp.health import Wording
-
-    return Wording(f"take {method} lambda or M-sign", "prune less (a smaller -p)", "--composite {}", **words)
+def m_remedy(method: str) -> str:
+    """The remedy for broken arithmetic of PLRP-M in the words of a command; `method` is its option for M."""
+    return f"take {method} lambda or M-sign, or prune less (a smaller -p)"
 
 
 def location(text: str) -> str | Path:

@@ -25,7 +25,7 @@ from .arguments import (
     add_settings,
     chosen,
     forwards,
-    options_wording,
+    m_remedy,
     pruning_of,
     say,
     settings_of,
@@ -165,8 +165,8 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say(f"plrp: interrupted; {queue.done} of {len(photographs)} photographs are done")
         return 130
-    if queue.unhealthy and (queue.done > 1 or arguments.quiet):
-        say(f"plrp: {queue.unhealthy} of {queue.done} photographs have unhealthy explanations")
+    if queue.broken and (queue.done > 1 or arguments.quiet):
+        say(f"plrp: the arithmetic broke in explanations of {queue.broken} of {queue.done} photographs")
     if skipped := len(photographs) - queue.done:
         say(f"plrp: {queue.done} of {len(photographs)} photographs explained, {skipped} skipped")
     return 1 if skipped else 0
@@ -203,18 +203,18 @@ def check_outputs(
 
 @dataclass
 class PhotographQueue:
-    """Photographs explained one after the other; `done` and `unhealthy` count them."""
+    """Photographs explained one after the other; `done` counts them, `broken` those with broken arithmetic."""
 
     arguments: argparse.Namespace
     model: LoadedModel
     settings: PhotographSettings
     exemplars: ChannelPatches | None
     done: int = 0
-    unhealthy: int = 0
+    broken: int = 0
 
     def explain(self, photographs: Sequence[Path], outputs: Sequence[Path], archives: Sequence[Path | None]) -> None:
         """Explain, write and report each photograph; bad files are reported and skipped."""
-        from plrp.health import unwarned
+        from plrp.balance import unwarned
         from plrp.progress import progress
         from plrp.vision.photograph_explanation import explain_photograph
         from plrp.vision.photographs import BadImage, read_photograph
@@ -247,7 +247,7 @@ class PhotographQueue:
             if not self.done and (layers := skipping_layers(explanation.trace)):
                 print(lattice_sentence(layers), flush=True)
         self.done += 1
-        self.unhealthy += bool(explanation.unhealthy)
+        self.broken += bool(explanation.broken)
 
     def write(
         self, explanation: ExplainedPhotograph, picture: Path, archive: Path | None, note: Callable[[float, str], None]
@@ -448,7 +448,7 @@ def page_size(arguments: argparse.Namespace, answers: str, page: bool = True) ->
 
 
 def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool) -> list[str]:
-    """What is printed for one photograph: where it went, the classes, how sparse it is, and what is unhealthy. No line
+    """What is printed for one photograph: where it went, the classes, how sparse it is, and what broke. No line
     but those of the last kind exceeds `width`. `named`: the class was asked for by name, which others may share.
     """
     from plrp.spelling import shortened
@@ -476,8 +476,9 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
         lines.append("  its transparent parts were put on white")
     lines += [f"  {name}: {percent(share)} of pixels" for name, share in explanation.pixels().items()]
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
-    wording = options_wording()
-    return lines + [f"  {name} is {health.words(wording)}" for name, health in explanation.unhealthy.items()]
+    remedy = m_remedy("--method")
+    said = {name: balance.words(remedy) for name, balance in explanation.broken.items()}
+    return lines + [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
 
 
 def output_paths(

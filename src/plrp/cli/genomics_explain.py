@@ -30,7 +30,7 @@ from .arguments import (
     chosen,
     cluster_of,
     forwards,
-    options_wording,
+    m_remedy,
     say,
     settings_of,
 )
@@ -168,8 +168,10 @@ def run_explain(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         write_page(arguments, settings)
     _say_at_the_end(f"{plural(outcome.sequences, 'sequence')} explained ({state}); results in {arguments.out}")
-    if outcome.unhealthy is not None:
-        say(f"plrp: {outcome.unhealthy.words(options_wording('--redistribution'))}")
+    if outcome.broken:
+        where = f"{outcome.broken:,} of {plural(outcome.sequences, 'sequence')} (scores.tsv says which)"
+        remedy = f": {m_remedy('--redistribution')}" if arguments.redistribution == "M" else ""
+        say(f"plrp: the arithmetic broke in {where}{remedy}")
     return 0
 
 

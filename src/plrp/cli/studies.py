@@ -86,7 +86,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     """Explain and measure every sample, or print the config."""
     if (arguments.config is None) == (arguments.preset is None):
         raise UsageError("name a config file (plrp sweep run.toml), or a preset (--preset genomics-4).")
-    from plrp.experiments.results import unhealthy_sentence
+    from plrp.experiments.results import broken_sentence
     from plrp.experiments.sweeps import sweep
 
     with usage():
@@ -100,8 +100,8 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     results = sweep(config, out, **asked, threads=arguments.threads or 1, engine=engine, say=say)
     missing = f", {len(results.missing)} parts missing" if results.missing else ""
     print(f"{out}: {len(results.samples)} samples, {len(results.scores):,} scores{missing}")
-    if len(results.unhealthy):
-        say(f"plrp: {unhealthy_sentence(results)}; `plrp report` lists them")
+    if len(results.broken):
+        say(f"plrp: {broken_sentence(results)}; `plrp report` lists them")
     return 0
 
 

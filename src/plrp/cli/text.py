@@ -12,7 +12,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 
-from .arguments import Shown, add_options, add_pruning, chosen, options_wording, pruning_of, say
+from .arguments import Shown, add_options, add_pruning, chosen, m_remedy, pruning_of, say
 from .explain import page_options, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Explains the text, prints it, and saves what was asked for."""
     check(arguments)
     from plrp import text
-    from plrp.health import unwarned
+    from plrp.balance import unwarned
     from plrp.text.text_attribution import check_words
 
     notes: set[str] = set()
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         print(explanation.show(by_word=arguments.words, columns=arguments.columns))
         if span is None:
-            print(*explanation.remarks(options_wording()), sep="\n")
+            print(*explanation.remarks(m_remedy("--method")), sep="\n")
     save(explanation, arguments)
     return 0
 

@@ -38,8 +38,8 @@ score_kept = Σ relevance of the whole input / the explained score (the winning 
 and ε take the rest, or give some of it: it may be above 1, or negative.
 """
 
-HEALTH = ("mass_at_input", "unhealthy")
-"""Two measurements of every explanation: Σ|R| of the input over |score|, and 1 where plrp would warn of it, else 0."""
+ALWAYS = ("mass_at_input", "broken")
+"""Two measurements of every explanation: Σ|R| of the input over |score|, and 1 where its arithmetic broke, else 0."""
 
 DATA_OPTIONS: dict[str, tuple[str, ...]] = {
     "ecssd": (),

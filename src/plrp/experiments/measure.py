@@ -20,15 +20,15 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import metrics
+from plrp.balance import unwarned
 from plrp.engine import sweep_batch
-from plrp.health import unwarned
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import Draws
 from plrp.runs.memory import fitting
 from plrp.runs.work import Tick
 
-from .config import HEALTH, LOCALIZATION, ROBUSTNESS, SPARSITY, Config, ConfigError, Metric
+from .config import ALWAYS, LOCALIZATION, ROBUSTNESS, SPARSITY, Config, ConfigError, Metric
 from .data import Dataset, Sample, open_samples
 from .networks import load_network
 from .part_files import SampleFacts, ScoreRows, StoredMaps
@@ -87,7 +87,7 @@ class Bench:
     def in_memory(self, samples: Sequence[int], work: Callable[[Sequence[int]], T]) -> tuple[int, T]:
         """The size of a first batch of samples, halved until memory is enough, and the result of some work on it."""
         most = min(self.batch_size, len(samples))
-        with unwarned():  # unhealthy explanations are counted
+        with unwarned():  # broken explanations are counted
             size, result = fitting(most, lambda size: work(samples[:size]), "--set batch_size=")
         if size < most:
             self.batch_size = size
@@ -193,7 +193,7 @@ class _Batch:
         for cells, explanation in bench.explanations(trace, target, config.cells):
             relevance = bench.pooled(explanation.relevance, self.inputs)
             self.measure_maps(cells, relevance, explanation.relevance.flatten(1).sum(1, dtype=torch.float64) / score)
-            self.measure_health(cells, explanation)
+            self.measure_balance(cells, explanation)
             for variant, p in cells:
                 self.tick(variant, len(self.indices))
                 if config.maps is not None and any(config.maps.covers(index, p) for index in self.indices):
@@ -234,11 +234,11 @@ class _Batch:
             elif metric.function == "score_kept":
                 self.record(metric, cells, kept_score)
 
-    def measure_health(self, cells: list[Cell], explanation: plrp.Explanation) -> None:
-        """Whether to believe an explanation, as far as its input's relevance says."""
+    def measure_balance(self, cells: list[Cell], explanation: plrp.Explanation) -> None:
+        """How much relevance arrived at the input, and whether the arithmetic broke."""
         mass = explanation.relevance.flatten(1).abs().sum(1, dtype=torch.float64) / explanation.score.double().abs()
-        unhealthy = [float(problem is not None) for problem in explanation.verdicts()]
-        for name, values in zip(HEALTH, (mass.tolist(), unhealthy), strict=True):
+        broken = [float(problem is not None) for problem in explanation.problems()]
+        for name, values in zip(ALWAYS, (mass.tolist(), broken), strict=True):
             for row, index in enumerate(self.indices):
                 for variant, p in cells:
                     self.rows.add(index, variant, p, name, values[row])

@@ -143,13 +143,13 @@ class Results(MapReader):
         return self._tables[2]
 
     @cached_property
-    def unhealthy(self) -> pd.DataFrame:
-        """Explanations that should not be believed as they are: variant, p, unhealthy (how many), explanations (of how
-        many that were judged; runs of older versions judged none). One row per variant and p that has any.
+    def broken(self) -> pd.DataFrame:
+        """Explanations whose arithmetic broke: variant, p, broken (how many), explanations (of how many that were
+        looked at; older versions did not look). One row per variant and p that has any.
         """
-        judged = self.scores[self.scores["metric"] == "unhealthy"]
-        counts = judged.groupby(["variant", "p"], sort=False)["value"].agg(unhealthy="sum", explanations="count")
-        return counts[counts["unhealthy"] > 0].astype(int).reset_index()
+        looked_at = self.scores[self.scores["metric"] == "broken"]
+        counts = looked_at.groupby(["variant", "p"], sort=False)["value"].agg(broken="sum", explanations="count")
+        return counts[counts["broken"] > 0].astype(int).reset_index()
 
     @property
     def missing(self) -> list[int]:
@@ -167,10 +167,7 @@ class Results(MapReader):
         return f"Results({self.name}: {done} of {self.settings.parts} parts, {len(self.samples)} samples)"
 
 
-def unhealthy_sentence(results: Results) -> str:
-    """How many explanations of a run are unhealthy; an empty text where none is."""
-    if not len(results.unhealthy):
-        return ""
-    judged = int((results.scores["metric"] == "unhealthy").sum())
-    count = int(results.unhealthy["unhealthy"].sum())
-    return f"{count:,} of {judged:,} explanations are unhealthy (relevance exploded or vanished)"
+def broken_sentence(results: Results) -> str:
+    """In how many explanations of a run, with any, the arithmetic broke."""
+    count, every = int(results.broken["broken"].sum()), int((results.scores["metric"] == "broken").sum())
+    return f"the arithmetic broke in {count:,} of {every:,} explanations (not finite, or grown by pruning)"

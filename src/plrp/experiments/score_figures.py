@@ -103,7 +103,7 @@ METRICS = {
     "symmetric_relevance_gain": MetricStyle("Symmetric relevance gain", 1),
     "score_kept": MetricStyle("Share of the score kept", 0),
     "mass_at_input": MetricStyle("Σ|R| of the input over the score", 0),
-    "unhealthy": MetricStyle("Share of unhealthy explanations", 0),
+    "broken": MetricStyle("Share of explanations whose arithmetic broke", 0),
 }
 SUFFIXES = {"max": "maps over max", "mass": "maps over mass", "norm": "maps over norm"}
 """The meaning of the suffixes in the presets."""

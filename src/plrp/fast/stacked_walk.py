@@ -20,7 +20,6 @@ from plrp.ledger import Booking
 from plrp.passage import Case, CaseResult, Mask, Passage
 from plrp.pruning import Arrived, Site
 from plrp.tape.operations import Family
-from plrp.tape.samples import Samples
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
@@ -76,9 +75,7 @@ class StackedWalk(FastWalk):
 
             inputs = [of(r, value.shape[0]) for r, value in zip(relevance, self.trace.inputs, strict=True)]
             layers = {name: of(r, rows[name]) for name, r in self.layers.items()}
-            return CaseResult(
-                inputs, layers, None if self.first_mass is None else of(self.first_mass, self.trace.batch)
-            )
+            return CaseResult(inputs, layers)
 
         return [result(number) for number in range(self.cases)]
 
@@ -88,10 +85,6 @@ class StackedWalk(FastWalk):
             self.copies = self.cases
             self.relevance = {key: torch.cat([self.tensor(r)] * self.copies) for key, r in self.relevance.items()}
         return super().collect(value)
-
-    def size(self, relevance: Relevance, samples: Samples) -> Tensor:
-        """‖R‖₁ per sample of the stack."""
-        return torch.cat([super(StackedWalk, self).size(part, samples) for part in self._copies(relevance)])
 
     def scaled(self, relevance: Relevance, factor: Tensor) -> Relevance:
         """As in `Walk`; the factors are those of the stack, or of the batch and the same for every copy."""

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from plrp.balance import Problem, alarm, find_problems, mass_of, unwarned
 from plrp.composites import AUTO, Composite, automatic, is_any, is_conv
 from plrp.composites import composite as named_composite
 from plrp.explanation import explain
-from plrp.health import Problem, alarm, mass_of, unwarned, verdicts
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.request import Request
@@ -59,8 +59,8 @@ class Attribution:
     """Relevance of sequences of one length.
 
     `relevance` (sequence, letter, position); `onehot`, the input, likewise; `score` (sequence,), the explained output;
-    `target` (sequence,), the explained class, −1 where the target is not a class; `problems` (sequence,), what is wrong
-    with an explanation (a value of `plrp.health.Problem`), empty where nothing is.
+    `target` (sequence,), the explained class, −1 where the target is not a class; `problems` (sequence,), what broke in
+    the arithmetic of an explanation (a value of `plrp.balance.Problem`), empty where nothing did.
     """
 
     relevance: Values
@@ -187,16 +187,16 @@ class _BatchExplainer:
         return torch.from_numpy(np.ascontiguousarray(self.onehot[rows], np.float32)).to(self.device)
 
     def _relevance(self, x: Tensor, target: Any) -> tuple[Tensor, Tensor, Any, list[Problem | None]]:
-        """Relevance, score, target and verdicts of one batch on one strand."""
+        """Relevance, score, target and problems of one batch on one strand."""
         pruning, hypothetical = self.settings.pruning, self.settings.hypothetical
         with unwarned() if hypothetical else nullcontext():
             explanation = explain(self.model, x, target=target, composite=self.composite, pruning=pruning)
         if hypothetical:
-            present = [explanation.relevance * x]  # scores of absent letters are not conserved: relevance is judged
-            alarm(explanation.score, explanation._scale, present, pruning)
-            problems = verdicts(explanation.score, explanation._scale, mass_of(present))
+            present = [explanation.relevance * x]  # scores of absent letters are not conserved
+            problems = find_problems(mass_of(present), explanation._grown)
+            alarm(problems)
         else:
-            problems = explanation.verdicts()
+            problems = explanation.problems()
         return explanation.relevance.float(), explanation.score, explanation.target, problems
 
 

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from plrp.balance import NOTHING, Problem, unwarned
 from plrp.errors import usage
 from plrp.files import UNFINISHED
-from plrp.health import DOUBTFUL, PYTHON, Problem, Wording, summary, unwarned
 from plrp.models.sources import source_files, source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
@@ -54,9 +54,6 @@ SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
 MATCH_COLUMNS = ("motif", "p", "strand")
 """The best match of each seqlet: JASPAR's id, p-value and strand."""
 
-SAFE_RULES = ("epsilon-plus", "gamma:0.25")
-"""The rules to try on one-hot input where contributions cancel: flat would credit letters that are not there."""
-
 LAYOUT = RunLayout(
     description="run.json",
     folders={"parts": "npz", "matches": "npz"},
@@ -72,33 +69,6 @@ MATCHED = 200
 
 
 @dataclass(frozen=True)
-class UnhealthySequences:
-    """The name of every sequence of a run, with a remark where its explanation is unhealthy or doubtful."""
-
-    remarks: list[tuple[str, str]]
-    settings: FileSettings
-
-    def words(self, wording: Wording = PYTHON) -> str:
-        """How many there are, which, and what to do; `wording` names the settings."""
-        rules = replace(wording, composites=tuple(name for name in SAFE_RULES if name != self.settings.composite))
-        problems = [(name, Problem(remark)) for name, remark in self.remarks if remark not in ("", "doubtful")]
-        doubtful, count = sum(remark == "doubtful" for _, remark in self.remarks), len(self.remarks)
-        judged = [*(problem for _, problem in problems), *[None] * (count - len(problems))]
-        sentences = []
-        if (advice := summary(judged, self.settings.pruning, "sequences", rules)) is not None:
-            names, others = ", ".join(name for name, _ in problems[:3]), len(problems) - 3
-            sentences.append(f"{advice}. They are {names}{f' and {others:,} more' if others > 0 else ''}")
-        if doubtful:
-            sentences.append(
-                f"{doubtful:,} of {count:,} explanations are doubtful: relevance adds up to less than 0% or more than "
-                f"{DOUBTFUL:.0%} of the score. scores.tsv says which; `plrp genomics compare` asks the network itself"
-            )
-        return ". ".join(sentences)
-
-    __str__ = words
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The state of a run: parts finished by this call, finished parts, all parts, and parts that were given up."""
 
@@ -107,7 +77,7 @@ class Outcome:
     parts: int
     sequences: int
     failures: tuple[Failure, ...] = ()
-    unhealthy: UnhealthySequences | None = None  # None where all are healthy, or the run is not complete
+    broken: int = 0  # sequences whose explanations have broken arithmetic, in a complete run; scores.tsv has them
 
     @property
     def complete(self) -> bool:
@@ -187,7 +157,7 @@ def explain_file(
         if outcome.complete:
             gather(explaining)
             gather_seqlets(explaining, matched=False)
-            outcome = replace(outcome, unhealthy=gather_scores(explaining))
+            outcome = replace(outcome, broken=gather_scores(explaining))
         if explaining.settings.match and not outcome.failures:  # when all else is written: it takes long
             explaining.match(range(len(explaining.plan)) if outcome.complete else mine, show_progress, say)
             if outcome.complete:
@@ -313,7 +283,7 @@ class Explaining:
         chosen = self.sequences[self.plan[k]]
         onehot = encode(chosen, self.settings.ambiguous)
         options = {**self.settings.rules(), "step": lambda count: tick(str(k), count)}
-        with unwarned():  # the unhealthy ones are counted
+        with unwarned():  # they are counted
             attribution = attribute_by(self.settings.method, self.model, onehot, **options)
         per_base = pool(attribution.relevance, onehot, self.settings.pooling)
         columns = {name: getattr(attribution, name) for name in COLUMNS}
@@ -436,26 +406,26 @@ def _matches(run: Run) -> list[Match] | None:
     ]
 
 
-def gather_scores(explaining: Explaining) -> UnhealthySequences | None:
-    """Write each sequence's target, score, sum of relevance, and a remark; returns the remarks, if there are any."""
+def gather_scores(explaining: Explaining) -> int:
+    """Write each sequence's target, score, sum of relevance, and a remark; returns how many have broken arithmetic."""
     settings = explaining.settings
     # Hypothetical scores are also of letters that are not there, which are no share of the score.
     pooling: Pooling = "present" if settings.hypothetical else "sum"
     lines: dict[int, tuple[object, ...]] = {}
+    broken, words = 0, [problem.value for problem in Problem]  # older versions used other words, for other things
     for rows, (relevance, scores, targets, problems) in explaining.stored(COLUMNS):
         onehot = encode(explaining.sequences[rows], settings.ambiguous)
         sums = pool(relevance, onehot, pooling).sum(-1, dtype=np.float64)
-        judged = problems if len(problems) else np.full(len(rows), "")  # only LRP is judged
-        for row, total, score, target, problem in zip(rows, sums, scores, targets, judged, strict=True):
-            far = settings.method == "lrp" and not 0 <= total / (score or np.nan) <= DOUBTFUL
-            remark = str(problem) or ("doubtful" if far and score else "")
+        known = [str(problem) if problem in words else "" for problem in problems] or [""] * len(rows)  # only of LRP
+        broken += sum(map(bool, known))
+        for row, total, score, target, problem in zip(rows, sums, scores, targets, known, strict=True):
+            remark = problem or NOTHING * (not score and not total)
             lines[row] = "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark
     table = [(name, *lines[row]) for row, name in enumerate(explaining.sequences.names)]
     with explaining.run.place.new_file("scores.tsv") as path:
         header = ("name", "target", "score", "relevance", "remark")
         path.write_text("".join(tab_line(*line) for line in (header, *table)))
-    remarks = [(str(name), str(remark)) for name, *_, remark in table]
-    return UnhealthySequences(remarks, settings) if any(remark for _, remark in remarks) else None
+    return broken
 
 
 # -- targets, trials and digests

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from plrp.balance import unwarned
 from plrp.errors import needed
 from plrp.files import new_file
-from plrp.health import unwarned
 from plrp.settings import LARGEST
 
 from .sequence_settings import VariantSettings
@@ -70,7 +70,7 @@ def explain_variants(
         new_file(folder / "bases.parquet") as bases_path,
         _parquet(effects_path, ALLELE_COLUMNS) as add_allele,
         _parquet(bases_path, BASE_COLUMNS) as add_bases,
-        unwarned(),  # the table has a column for unhealthy explanations
+        unwarned(),  # the table has a column for it
     ):
         for one in each_effect(model, known, genome, settings, show_progress):
             if isinstance(one, Skipped):
@@ -101,8 +101,8 @@ ALLELE_COLUMNS = (
     "unknown_bases:int32 problem:string"
 )
 """Positions count from 1, as in the VCF. `unknown_bases` counts the bases of the window other than A, C, G and T.
-`target` is the explained class, or the target as it was given. `problem` says why an explanation is unhealthy
-(`plrp.health`), and is empty otherwise."""
+`target` is the explained class, or the target as it was given. `problem` says what broke in the
+arithmetic of an explanation (a value of `plrp.balance.Problem`), and is empty otherwise."""
 
 BASE_COLUMNS = (
     "number:int64 position:int64 base_reference:string base_alternative:string relevance_reference:float32 "

@@ -164,8 +164,8 @@ class VariantEffect:
     Columns are those of the alignment, in the direction of the genome's plus strand: `letters_reference` and
     `letters_alternative` with '-' for missing bases, `relevance_reference` and `relevance_alternative` (column,), 0
     there. `start` is the coordinate of the first column, `anchor` the column of the variant's first base, `target` the
-    explained class (−1 where the target is not a class). `problem` is what is wrong with one of the two explanations (a
-    value of `plrp.health.Problem`), empty where nothing is.
+    explained class (−1 where the target is not a class). `problem` is what broke in the arithmetic of one of the two
+    explanations (a value of `plrp.balance.Problem`), empty where nothing did.
     """
 
     variant: Variant

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plrp.health import unwarned
+from plrp.balance import unwarned
 from plrp.tape.trace import record
 
 from .feature_rows import MEASURES, Pooling, as_map, check_finite, flat

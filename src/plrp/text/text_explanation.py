@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 import plrp
+from plrp.balance import REMEDY, Balance
 from plrp.errors import UsageError
 from plrp.files import new_file, save_figure
-from plrp.health import PYTHON, Health, Wording
 
 from . import coloured_text
 from .coloured_text import Cell, Sentence
@@ -53,7 +53,7 @@ class _Coloured:
             self.sentences(by_word), columns or shutil.get_terminal_size((88, 24)).columns, colours
         )
 
-    def remarks(self, wording: Wording = PYTHON) -> list[str]:
+    def remarks(self, remedy: str = REMEDY) -> list[str]:
         """Lines below the text."""
         return []
 
@@ -124,9 +124,9 @@ class ExplainedText(_Coloured):
         return {**self.__dict__, "traced": None}  # the model is not stored
 
     @property
-    def health(self) -> Health:
-        """Whether to believe it: how far relevance grew, how much of the score arrived."""
-        return self.explanation.health
+    def balance(self) -> Balance:
+        """Where the score went, in figures; printed, it is a sentence."""
+        return self.explanation.balance
 
     @property
     def method(self) -> str:
@@ -192,10 +192,10 @@ class ExplainedText(_Coloured):
 
         return layers_figure(self)
 
-    def remarks(self, wording: Wording = PYTHON) -> list[str]:
-        """A hint if there is one, the most probable answers, and the health."""
+    def remarks(self, remedy: str = REMEDY) -> list[str]:
+        """A hint if there is one, the most probable answers, and the balance."""
         answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
-        return [*filter(None, [self.likelier_with_space()]), answers, self.health.words(wording)]
+        return [*filter(None, [self.likelier_with_space()]), answers, self.balance.words(remedy)]
 
 
 @dataclass(repr=False)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from plrp import __version__
+from plrp.balance import unwarned
 from plrp.composites import Composite
 from plrp.explanation import Explanation
-from plrp.health import Problem, unwarned
 from plrp.metrics.localization import relevance_mass_accuracy
 from plrp.progress import progress
 from plrp.pruning import Pruning
@@ -201,7 +201,7 @@ def collect(
     """
     space = map_shape(trace)
     to_map = pool or (lambda relevance: as_map(relevance, space))
-    maps, left, scores, problems = PageMaps(mask), [], [], []
+    maps, left, scores, remarks = PageMaps(mask), [], [], []
     below = _work_below(trace) if settings.inside == "all" else [0]
     steps = len(grid) + below[-1]
     start: Explanation | None = None
@@ -214,9 +214,8 @@ def collect(
 
         for number, explanation in enumerate(grid.explain(trace, composite)):
             relevance = to_map(explanation.relevance[sample])
-            problem = explanation.verdicts()[sample]
-            problems.append(None if problem is None else problem.value)
-            if problem is Problem.NOT_FINITE:
+            remarks.append(explanation.remarks()[sample])
+            if not relevance.isfinite().all():
                 relevance = torch.zeros_like(relevance)  # there is nothing to draw, and the page says why
             score = float(explanation.score[sample])
             maps.add(relevance.numpy(), score)
@@ -240,7 +239,7 @@ def collect(
         "head": start.head,
         **grid.facts(),
         "scores": scores,
-        "problems": problems,
+        "remarks": remarks,
         "layers": layer_facts(trace),
         "skipping": skipping_layers(trace),
         "channels": channels,

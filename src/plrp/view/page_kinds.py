@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from plrp.balance import unwarned
 from plrp.concepts.channel_figures import Reading
 from plrp.explanation import CHANGED, Explanation
 from plrp.genomics.attribution import composite_from_text, pool
 from plrp.genomics.seqlets import find_seqlets, match_seqlets
 from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.genomics.sequences import LETTERS, Ambiguous, Sequences, encode
-from plrp.health import unwarned
 from plrp.models.preprocessing import Preprocessing
 from plrp.progress import progress
 from plrp.pruning import Pruning
@@ -434,7 +434,7 @@ def maps_bundle(
         "start": {"target": 0, "method": methods.index(start[0]), "p": proportions.index(start[1])},
         "targets": [_target(None, target)],
         "scores": [None],
-        "problems": [None] * len(ordered),
+        "remarks": [None] * len(ordered),
         "layers": [],
         "channels": [],
         "ledger": [],

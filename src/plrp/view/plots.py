@@ -50,12 +50,12 @@ def plot(
     if images is not None and len(images) != len(relevance):
         raise ValueError(f"images are {len(images)}, samples {len(relevance)}: give one for each.")
     inputs = [_input(explanation, n) if images is None else _given(images[n]) for n in chosen]
-    verdicts = explanation.verdicts_in_brief()
-    alarms, titles = [verdicts[n] for n in chosen], [_title(explanation, n, names) for n in chosen]
+    every = explanation.remarks()
+    remarks, titles = [every[n] for n in chosen], [_title(explanation, n, names) for n in chosen]
     shape, relevance = relevance.shape, relevance[chosen]
     if len(shape) == 4:
-        return _pictures(relevance, inputs, titles, alarms)
-    titles = [title if alarm is None else f"{title}, {alarm}" for title, alarm in zip(titles, alarms, strict=True)]
+        return _pictures(relevance, inputs, titles, remarks)
+    titles = [title if remark is None else f"{title}, {remark}" for title, remark in zip(titles, remarks, strict=True)]
     if len(shape) == 3 and shape[1] == len(LETTERS):
         entries: list[Any] = []
         for own, given, title in zip(relevance, inputs, titles, strict=True):
@@ -98,13 +98,13 @@ def _title(explanation: Explanation, sample: int, names: Sequence[str] | Mapping
 
 
 def _pictures(
-    relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str], alarms: Sequence[str | None]
+    relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str], remarks: Sequence[str | None]
 ) -> Figure:
     columns = min(4, len(relevance))
     figure, axes = grid_of(math.ceil(len(relevance) / columns), columns, side=2.6)
-    for ax, own, given, title, alarm in zip(axes.flat, relevance, inputs, titles, alarms, strict=False):
+    for ax, own, given, title, remark in zip(axes.flat, relevance, inputs, titles, remarks, strict=False):
         picture = None if given is None else input_picture(given)
-        show_map(ax, own, title, alarm=alarm, picture=picture)
+        show_map(ax, own, title, remark=remark, picture=picture)
     hide_empty(axes)
     return figure
 

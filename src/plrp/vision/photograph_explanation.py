@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from plrp import __version__
+from plrp.balance import Balance
 from plrp.composites import Composite, resolve
 from plrp.composites import composite as composite_by_name
 from plrp.explanation_files import KIND, SavedExplanation, read_explanation, write_arrays
-from plrp.health import Health
 from plrp.models.loading import LoadedModel
 from plrp.models.loading import load as load_model
 from plrp.models.preprocessing import Preprocessing
@@ -61,7 +61,7 @@ class ExplainedPhotograph:
     prunings: how each variant was pruned; None for LRP.
     place: the part of the photograph that was asked about, whose scores are the `logits`; None for the whole.
     exclusive: whether the classes exclude each other.
-    unhealthy: the health of each variant that should not be believed as it is.
+    broken: the balance of each variant whose arithmetic broke; remarks: the same in a few words, or that a score is 0.
     beside: maps of other methods, by their titles; each (3 or 1, height, width).
     """
 
@@ -77,7 +77,8 @@ class ExplainedPhotograph:
     trace: Trace
     place: PicturePart | None = None
     exclusive: bool = True
-    unhealthy: Mapping[str, Health] = field(default_factory=dict)
+    broken: Mapping[str, Balance] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, Tensor] = field(default_factory=dict)
     against: int | None = None
 
@@ -89,7 +90,9 @@ class ExplainedPhotograph:
     def __repr__(self) -> str:
         lines = [f"{self.title}, {self.composite.name}"]
         lines += [f"  {name}: {percent(share)} of pixels" for name, share in self.pixels().items()]
-        return "\n".join(lines + [f"  {name} is {health}" for name, health in self.unhealthy.items()])
+        return "\n".join(
+            lines + [f"  {name}: {self.broken.get(name, remark)}" for name, remark in self.remarks.items()]
+        )
 
     def _repr_png_(self) -> bytes:
         """The figure, where a notebook shows this."""
@@ -135,14 +138,9 @@ class ExplainedPhotograph:
         return f"{self.photograph.name}: {self.target_name}{than}{where} (score {score:.2f}), {network}"
 
     @property
-    def alarms(self) -> dict[str, str]:
-        """The problem of each unhealthy variant, in the few words that fit under its map."""
-        return {name: words for name, health in self.unhealthy.items() if (words := health.brief()) is not None}
-
-    @property
     def _about(self) -> dict[str, Any]:
         """The options that both figures share."""
-        return {"title": self.title, "beside": self.beside, "alarms": self.alarms}
+        return {"title": self.title, "beside": self.beside, "remarks": self.remarks}
 
     def figure(self, **options: Any) -> Figure:
         """Photograph, heatmaps, prediction, overlay and outline (`plrp.vision.explanation_figure`)."""
@@ -200,7 +198,7 @@ class ExplainedPhotograph:
             "composite": self.composite.name,
             "place": None if self.place is None else self.place.words,
             "against": self.against,
-            "unhealthy": self.alarms,
+            "remarks": dict(self.remarks),
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
         write_arrays(
@@ -238,7 +236,7 @@ class SavedRelevance:
 
         name, score = Path(self.settings["photograph"]).stem, float(self.logits[self.target])
         title = f"{name}: {self.target_name} (score {score:.2f}), {self.settings['model'].split(':')[-1]}"
-        shown: dict[str, Any] = {"title": title, "alarms": self.settings.get("unhealthy"), **options}
+        shown: dict[str, Any] = {"title": title, "remarks": self.settings.get("remarks"), **options}
         return explanation_figure(Image.fromarray(self.picture), self.relevance, **shown)
 
     def __repr__(self) -> str:
@@ -324,11 +322,13 @@ def _explain_one(photograph: Photograph, model: LoadedModel, settings: Photograp
     variants: dict[str, Pruning | None] = {LRP: None, **{pruning.title: pruning for pruning in prunings}}
     rules = composite_for(settings.composite, model, aimed.trace)
     explanations = aimed.trace.sweep(list(variants.values()), target=score, composite=rules)
-    relevance, unhealthy = {}, {}
+    relevance, broken, remarks = {}, {}, {}
     for name, explanation in zip(variants, explanations, strict=True):
         relevance[name] = explanation.relevance[0].float().cpu()
-        if any(explanation.verdicts()):
-            unhealthy[name] = explanation.health
+        if any(explanation.problems()):
+            broken[name] = explanation.balance
+        if (remark := explanation.remarks()[0]) is not None:
+            remarks[name] = remark
     spelt = score if callable(score) else lambda output: output[:, chosen]
     others = maps_beside(aimed.module, aimed.trace.inputs[0].data, spelt, settings.beside)
     return ExplainedPhotograph(
@@ -337,7 +337,8 @@ def _explain_one(photograph: Photograph, model: LoadedModel, settings: Photograp
         composite=rules,
         relevance=relevance,
         prunings=variants,
-        unhealthy=unhealthy,
+        broken=broken,
+        remarks=remarks,
         beside=others,
         against=other,
         **{name: value for name, value in aimed._asdict().items() if name != "module"},

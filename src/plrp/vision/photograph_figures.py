@@ -75,7 +75,7 @@ def explanation_figure(
     title: str = "",
     place: PicturePart | None = None,
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
-    alarms: Mapping[str, str] | None = None,
+    remarks: Mapping[str, str] | None = None,
     **drawing: Any,
 ) -> Figure:
     """One photograph explained: the picture, a heatmap per entry of `maps` and of `beside`, and the prediction.
@@ -84,23 +84,23 @@ def explanation_figure(
     positive relevance. Maps that do not fit the first row continue in the second.
 
     classes: (name, probability), strongest first; target: the explained one. place: the part of the picture that was
-    asked about, which is marked. beside: maps of other methods. alarms: by the name of a map, why not to believe it;
+    asked about, which is marked. beside: maps of other methods. remarks: by the name of a map, what broke in it;
     printed in red below the map. drawing: options of `heatmap`, such as `colours`, `percentile` and `dilate`.
     """
-    shown, alarms = {**maps, **(beside or {})}, alarms or {}
+    shown, remarks = {**maps, **(beside or {})}, remarks or {}
     figure, axes = grid_of(2, max(3, math.ceil((4 + len(shown)) / 2)), title=title)
     photograph, (prediction, overlay, outlined) = axes[0, 0], axes[1, :3]
     show_picture(photograph, picture, "photograph")
     if place is not None:
         show_place(photograph, place)
     for ax, (name, relevance) in zip((*axes[0, 1:], *axes[1, 3:]), shown.items(), strict=False):
-        show_map(ax, relevance, name, alarm=alarms.get(name), **drawing)
+        show_map(ax, relevance, name, remark=remarks.get(name), **drawing)
     last_name, last = list(maps.items())[-1]
     if classes:
         show_classes(prediction, classes, target)
     overlay.imshow(heatmap(last, picture=picture, **drawing).numpy(), interpolation="nearest")
     set_title(overlay, f"{last_name}, overlay")
-    show_alarm(overlay, alarms.get(last_name))
+    show_remark(overlay, remarks.get(last_name))
     show_outline(outlined, picture, last, f"{last_name}, outline")
     hide_empty(axes)
     return figure
@@ -114,14 +114,14 @@ def comparison_figure(
     title: str = "",
     name: str = "photograph",
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
-    alarms: Mapping[str, str] | None = None,
+    remarks: Mapping[str, str] | None = None,
     **drawing: Any,
 ) -> Figure:
     """The paper's grid: a row per variant, a column per proportion p; to its left the photograph, LRP and `beside`.
 
-    `name` is the title of the picture; `beside`, `alarms` and `drawing` are those of `explanation_figure`.
+    `name` is the title of the picture; `beside`, `remarks` and `drawing` are those of `explanation_figure`.
     """
-    alarms = alarms or {}
+    remarks = remarks or {}
     proportions = list(next(iter(variants.values())))
     plain = {"LRP": baseline, **(beside or {})}
     rows = max(2, len(variants))
@@ -141,7 +141,7 @@ def comparison_figure(
         pruned = [(f"{variant}, p = {p:g}", by_p[p]) for p in proportions]
         panels += zip(line[left + 1 :], pruned, strict=True)
     for ax, (map_title, relevance) in panels:
-        show_map(ax, relevance, map_title, colour_bar=False, alarm=alarms.get(map_title), **drawing)
+        show_map(ax, relevance, map_title, colour_bar=False, remark=remarks.get(map_title), **drawing)
     hide_empty(axes)
     return figure
 
@@ -172,7 +172,7 @@ def show_map(
     title: str = "",
     *,
     colour_bar: bool = True,
-    alarm: str | None = None,
+    remark: str | None = None,
     **drawing: Any,
 ) -> None:
     """A heatmap; below it the share of pixels that hold relevance, and a reason not to believe it, if there is one."""
@@ -181,7 +181,7 @@ def show_map(
     set_title(ax, title)
     values, _ = summed_over_channels(relevance)
     set_caption(ax, f"{percent(np.count_nonzero(values) / values.size)} of pixels")
-    show_alarm(ax, alarm, 10)
+    show_remark(ax, remark, 10)
     if colour_bar and drawn.limits[0] > 0:
         signed = bool((values < 0).any())
         add_colour_bar(ax, drawn.colours, float(drawn.limits[0]), drawn.gamma, signed=signed)
@@ -193,11 +193,11 @@ def outline(ax: Axes, field: np.ndarray, level: float = 0.5, width: float = 0.9)
         ax.contour(field, levels=[level], colors=[colour], linewidths=wide)
 
 
-def show_alarm(ax: Axes, alarm: str | None, below: float = 0) -> None:
+def show_remark(ax: Axes, remark: str | None, below: float = 0) -> None:
     """A reason not to believe a map, in red under it, `below` points further down."""
-    if alarm is not None:
+    if remark is not None:
         at: dict[str, Any] = {"xy": (0.5, 0), "xycoords": "axes fraction", "textcoords": "offset points"}
-        ax.annotate(alarm, **at, xytext=(0, -3 - below), ha="center", va="top", fontsize=6.3, color=ALARM)
+        ax.annotate(remark, **at, xytext=(0, -3 - below), ha="center", va="top", fontsize=6.3, color=ALARM)
 
 
 def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title: str = "", share: float = 0.8) -> None:

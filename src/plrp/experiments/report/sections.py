@@ -16,7 +16,7 @@ from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Ali
 from plrp.experiments.config import without_folders, write_toml
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.pages import cards, escape, folded, note, page, table
-from plrp.experiments.results import unhealthy_sentence
+from plrp.experiments.results import broken_sentence
 from plrp.experiments.statements import Statement
 from plrp.progress import progress
 
@@ -63,7 +63,7 @@ def render(runs: Sequence[TitledRun], sheets: Sheets) -> str:
         "Layer-wise relevance propagation (LRP) and its pruned versions (PLRP-λ, PLRP-M, each with and without "
         f"sparsity gain), measured by <code>plrp sweep</code>. Bands and brackets are {escape(METHOD)}."
     )
-    return page(title, lead, missing_note(runs) + unhealthy_note(runs) + _cards(runs), built)
+    return page(title, lead, missing_note(runs) + broken_note(runs) + _cards(runs), built)
 
 
 def joined(words: Sequence[str]) -> str:
@@ -89,16 +89,16 @@ def missing_note(runs: Sequence[TitledRun]) -> str:
     return note("<b>Not everything is there.</b>", lines)
 
 
-def unhealthy_note(runs: Sequence[TitledRun]) -> str:
-    """Explanations that should not be believed as they are, counted by variant and p."""
+def broken_note(runs: Sequence[TitledRun]) -> str:
+    """Explanations whose arithmetic broke, counted by variant and p."""
     lines = []
     for run in runs:
-        counts = run.results.unhealthy[["variant", "p", "unhealthy", "explanations"]].itertuples(index=False)
+        counts = run.results.broken[["variant", "p", "broken", "explanations"]].itertuples(index=False)
         each = [f"{Method(variant, p)}: {count} of {of}" for variant, p, count, of in counts]
         if each:
             listed = "; ".join(each[:12]) + ("; …" if len(each) > 12 else "")
-            lines.append(f"{escape(run.title)}: {escape(unhealthy_sentence(run.results))}: {escape(listed)}.")
-    lead = "<b>Some explanations should not be believed as they are.</b> Their scores are part of all means below."
+            lines.append(f"{escape(run.title)}: {escape(broken_sentence(run.results))}: {escape(listed)}.")
+    lead = "<b>In some explanations the arithmetic broke.</b> Their scores are part of all means below."
     return note(lead, lines)
 
 

@@ -17,12 +17,6 @@ const SIGNS = {
   text: "Red tokens speak for the answer, blue ones against it",
 };
 const STEP = 260; // milliseconds from one p to the next while playing
-const PROBLEMS = { // of plrp.health
-  "not finite": "Do not believe this map: its relevance is not finite.",
-  exploded: "Do not believe this map: relevance exploded on its way. Prune less, or take another method.",
-  vanished: "Do not believe this map: relevance vanished on its way.",
-  "without a score": "There is nothing to explain: the score is zero.",
-};
 const byId = (id) => document.getElementById(id);
 
 /** One radio button of a group, as a native control: arrow keys work by themselves. */
@@ -374,9 +368,9 @@ class View {
     const rows = CURVES.map((curve) => ({ ...curve, value: curve.of(facts.curves, number) })).filter(({ value }) => value !== null);
     byId("numbers").replaceChildren(...rows.map(({ key, label, value }) =>
       element("li", { class: key }, element("span", { class: `swatch ${key}` }), element("span", { class: "label" }, label), element("b", {}, percent(value)))));
-    const problem = facts.problems[number];
-    byId("belief").hidden = problem === null;
-    byId("belief").textContent = problem === null ? "" : PROBLEMS[problem];
+    const remark = facts.remarks[number]; // what broke in the arithmetic, or that the score is 0
+    byId("remark").hidden = remark === null;
+    byId("remark").textContent = remark ?? "";
     byId("lattice").hidden = facts.kind !== "picture" || !facts.skipping || setting.p === 0;
     if (facts.skipping) byId("lattice").textContent = `A grid of dots is partly the network's own: ${facts.skipping} of its layers step over pixels that they do not read. Pruning overstates it; compare with LRP.`;
     const kept = facts.curves.kept[number] === null ? "" : `, ${percent(facts.curves.kept[number])} of the score reaches them`;

@@ -1,17 +1,16 @@
-"""How far relevance grows, and how much of the score arrives, on real networks: where the bounds of `plrp.health` lie.
+"""How far relevance grows, and how much of the score arrives, on real networks: where the bound of `plrp.balance` lies.
 
-    python benchmarks/health.py --photos 4
-    python benchmarks/health.py --networks resnet50 --composites epsilon-plus-flat --methods LRP --photos 20
+    python benchmarks/balance.py --photos 4
+    python benchmarks/balance.py --networks resnet50 --composites epsilon-plus-flat --methods LRP --photos 20
 
 ResNet-50 and VGG-16 with real weights on photographs (`PLRP_DATA`, else `../shared/data` from the project's root), a
 splice-site network of 24 convolutions and skips on the human HBB gene, and networks with random weights. One line per
 network, composite, target and method: the range over the samples of
 
-- growth: the largest Σ|R| on the way, and that of the input, over what they are judged against: the larger of |score|
-  and the Σ|R| that the last layer handed down;
-- at the input: Σ|R| over |score|;
+- grown: the largest factor by which pruning multiplied Σ|R| of a tensor;
+- on the way, at the input: the largest Σ|R|, and that of the input, over |score|;
 - reached, to biases, to ε: shares of the score;
-- how many samples are unhealthy, as the warning sees it (at the input), and as `Explanation.health` does.
+- how many samples have broken arithmetic.
 
 `--cost` measures instead what judging every explanation costs: its share of an explanation, within each of them.
 """
@@ -30,8 +29,8 @@ import torchvision
 from torch import Tensor, nn
 
 import plrp
+from plrp.balance import unwarned
 from plrp.fast.fast_walk import FastWalk
-from plrp.health import unwarned
 from subjects import calibrate, load, photographs, shared_data
 
 METHODS: dict[str, plrp.Pruning | None] = {
@@ -138,9 +137,9 @@ def spread(values: Tensor) -> str:
 
 def survey(args: argparse.Namespace) -> None:
     """One line per case."""
-    columns = ("growth on the way", "growth at the input", "at the input", "reached", "to biases", "to ε")
-    print("| network | composite | target | method |", " | ".join(columns), "| warned | unhealthy |", flush=True)
-    print("|" + "---|" * (len(columns) + 6))
+    columns = ("grown", "on the way", "at the input", "reached", "to biases", "to ε")
+    print("| network | composite | target | method |", " | ".join(columns), "| broken |", flush=True)
+    print("|" + "---|" * (len(columns) + 5))
     for name in args.networks:
         model, x = subject(name, args.photos)
         trace = plrp.trace(model, x)
@@ -151,24 +150,13 @@ def survey(args: argparse.Namespace) -> None:
                 for method in args.methods:
                     with unwarned():
                         found = trace.explain(target=target, composite=composite, pruning=METHODS[method])
-                    health, size = found.health, found.score.double().abs()
-                    first = torch.zeros_like(size) if found._scale.first is None else found._scale.first.double()
-                    scale = size / torch.maximum(size, first)
+                    balance = found.balance
                     shown = (
-                        health.amplification * scale, health.mass_at_input * scale, health.mass_at_input,
-                        health.reached, health.to_bias, health.to_epsilon,
+                        balance.grown, balance.amplification, balance.mass_at_input,
+                        balance.reached, balance.to_bias, balance.to_epsilon,
                     )  # fmt: skip
-                    warned = sum(problem is not None for problem in found.verdicts())
-                    unhealthy = sum(problem is not None for problem in health.problems)
-                    cells = (
-                        name,
-                        composite,
-                        label,
-                        method,
-                        *map(spread, shown),
-                        f"{warned}",
-                        f"{unhealthy} of {len(x)}",
-                    )
+                    broken = sum(problem is not None for problem in balance.problems)
+                    cells = (name, composite, label, method, *map(spread, shown), f"{broken} of {len(x)}")
                     print("|", " | ".join(cells), "|", flush=True)
 
 
