@@ -58,7 +58,12 @@ class LiveTensors:
 
     def of_model(self, target: Tensor) -> bool:
         """Whether a tensor lies in the memory of the model, which nothing may write into."""
-        return _storage(target) in self._storages_of_model
+        if target.__class__ is nn.Parameter:
+            return True
+        try:
+            return _storage(target) in self._storages_of_model
+        except RuntimeError:  # a sparse tensor, or one without memory, as torch.func makes them
+            return False
 
     @cached_property
     def _storages_of_model(self) -> set[int]:

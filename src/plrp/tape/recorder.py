@@ -23,7 +23,7 @@ from .recognition import dispensable, foldable, is_nonnegative, recognise, recom
 from .refusals import refuse_active
 from .seam import run_noting_winners
 from .values import Call, Op, Value, carries, gathered, replaced
-from .written_out import written_out
+from .written_out import with_draws, written_out
 
 Refusal = tuple[str, str, str]  # the operation, the layer before it, the sentence
 
@@ -110,8 +110,9 @@ class Recorder(TorchFunctionMode):
             refuse_active(call.operation, args, kwargs, self.after)
         if call.operation.inplace:
             return run_in_place(self, call)
+        kwargs = with_draws(function, args, kwargs)
         result, winners = run_noting_winners(function, args, kwargs)
-        entry = self._record(call, result)
+        entry = self._record(call._replace(kwargs=kwargs), result)
         if entry is not None:
             entry.winners = winners
         return result
@@ -167,7 +168,9 @@ class Recorder(TorchFunctionMode):
                     self.live.know(tensor, value)
         if unknown and not outputs:
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
-        if not call.values or call.operation.family is Family.CONSTANT or (call.operation.traits.like and constant):
+        empty = not any(t.numel() for t in outputs) and any(v.shape.numel() for v in call.values)  # an unused expert's
+        like = call.operation.traits.like and constant
+        if empty or like or not call.values or call.operation.family is Family.CONSTANT:
             self.live.note(outputs)
             if call.operation.registered:
                 self.live.declare(outputs)
@@ -194,6 +197,7 @@ class Recorder(TorchFunctionMode):
             inputs=inputs,
             outputs=[],
             rule=operation.rule,
+            fresh=any(self.live.value(t) is None and not self.live.of_model(t) for t in call.tensors),
             declared=declared,
         )
         for tensor in outputs:
@@ -264,7 +268,7 @@ def run_in_place(recorder: Recorder, call: Call) -> Any:
     The user's tensor names the new value from then on.
     """
     target: Tensor = call.args[0]
-    if call.operation.traits.training:  # a dropout, inactive, or it would have been refused: nothing happens
+    if call.operation.traits.training and call.operation.traits.scales:  # an inactive dropout: nothing happens
         return target
     if recorder.value_of(target) is None and recorder.live.of_model(target):
         recorder.refuse_call(call, "writes into a parameter or buffer of the model; use a copy.")
