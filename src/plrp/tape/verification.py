@@ -35,7 +35,8 @@ CLOSE = 1e-4, 1e-4  # the same arithmetic, in another order at most
 STAYED = 1e-4, 1e-5  # the same arithmetic in the same order, beside other samples
 SAME = 1e-6, 1e-6  # the same, of constants
 CLOSE_HALF = 5e-2  # at least, in half precision
-FAR_ABOVE = 1e4  # times a low entry (the 20th part are lower), and an entry is not ordinary
+FAR_ABOVE = 1e3  # times the median, and an entry is not ordinary
+MASK = -1e4  # a summand this negative is a mask
 NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
 MOST_CONSTANTS = 1 << 16  # that are remembered of a way through a model
 FEW, MORE = 512, 2  # with at most 512 features all may agree by chance: twice as many passes
@@ -262,7 +263,11 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
     rounds = MORE if features <= FEW else 1
     rounds *= MORE if _mixes(tape.ops) else 1
     selections = _selections(batch, rounds)
-    moves = [*(_FAR[number % len(_FAR)] for number in range(len(selections))), *_LESS_FAR]
+    moves = [_FAR[number % 2] for number in range(len(selections))]
+    if any(op.fresh for op in tape.reached):  # it may come from a comparison, which only other sizes turn
+        moves += [_FARTHEST[number % 2] for number in range(len(selections))]
+        selections *= 2
+    moves += _LESS_FAR
     mixing: list[int] = []
     complete = False
     for number, move in enumerate(moves):
@@ -339,7 +344,13 @@ def _rolled(sample: Tensor, generator: torch.Generator, axis: int) -> Tensor:
     return sample.roll(1 + sample.shape[axis] // 3, axis) if sample.dim() else sample
 
 
+def _scaled(sample: Tensor, generator: torch.Generator, size: float) -> Tensor:
+    """A sample of other entries and another size."""
+    return size * _drawn(sample, generator, high=True)
+
+
 _FAR: tuple[Move, ...] = (functools.partial(_drawn, high=False), functools.partial(_drawn, high=True))
+_FARTHEST: tuple[Move, ...] = (functools.partial(_scaled, size=0.0), functools.partial(_scaled, size=-8.0))
 _LESS_FAR: tuple[Move, ...] = (
     functools.partial(_rolled, axis=-1),
     functools.partial(_rolled, axis=0),
@@ -500,7 +511,7 @@ def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callabl
 
 def _masks(a: Any, b: Any, other: int) -> bool:
     """Whether both constants are masks written as numbers: 0, another number, and something like −∞."""
-    return all(isinstance(c, Tensor) and bool(((c == 0) | (c == other) | (c <= -1e4)).all()) for c in (a, b))
+    return all(isinstance(c, Tensor) and bool(((c == 0) | (c == other) | (c <= MASK)).all()) for c in (a, b))
 
 
 def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
@@ -529,19 +540,17 @@ def _close(a: Tensor, b: Tensor, relative: float, absolute: float) -> bool:
     a, b = a.double(), b.double()
     differ = (a != b) & ~(a.isnan() & b.isnan())
     gap, size = (a - b).abs(), torch.maximum(a.abs(), b.abs())
-    close = gap.isfinite() & (gap <= relative * size + absolute * _ordinary(size))
+    close = gap.isfinite() & (gap <= relative * size + absolute * _ordinary(a))
     return bool((close | ~differ).all())
 
 
-def _ordinary(size: Tensor) -> Tensor:
-    """The largest magnitude, but for entries far above all others, as masks have them: in sums of ordinary entries that
-    cancel, rounding is of this size.
+def _ordinary(a: Tensor) -> Tensor:
+    """The largest magnitude of a tensor, but for masks and entries far above most: where ordinary entries cancel in a
+    sum, rounding is a share of it.
     """
-    sizes = size[(size > 0) & size.isfinite()]
-    if not sizes.numel():
-        return size.new_zeros(())
-    low = sizes.kthvalue(1 + sizes.numel() // 20).values
-    return sizes[sizes <= FAR_ABOVE * low].max()
+    entries = a[a.isfinite() & (a != 0)]
+    size = entries[entries > MASK].abs() if bool((entries > MASK).any()) else entries.abs()
+    return size[size <= FAR_ABOVE * size.median()].max() if size.numel() else a.new_zeros(())
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------
