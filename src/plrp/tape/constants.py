@@ -45,6 +45,8 @@ def constants_read(ops: Sequence[Op], batch: int) -> Iterator[Constant]:
     """The constants of a tape that another pass may read otherwise: fresh tensors, and numbers that are no sizes."""
     known: dict[Any, list[int]] = {}  # a mask is read by every layer
     for position, op in enumerate(ops):
+        if op.is_layer and not op.fresh:  # its numbers are sizes
+            continue
         for number, data in enumerate(constants_of(op)):
             if not isinstance(data, Tensor):
                 if isinstance(data, int) and not _reads_numbers(op):

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
@@ -94,6 +94,7 @@ class Recorder(TorchFunctionMode):
                 values.append(value)
         if not values:
             return self._constant(function, args, kwargs, tensors)
+        kwargs = with_draws(function, args, kwargs)
         operation = self.rules.lookup(function, kwargs, args)
         call = Call(function, operation or unknown_operation(function), args, kwargs, tensors, values)
         if function in LEAVES:
@@ -110,9 +111,8 @@ class Recorder(TorchFunctionMode):
             refuse_active(call.operation, args, kwargs, self.after)
         if call.operation.inplace:
             return run_in_place(self, call)
-        kwargs = with_draws(function, args, kwargs)
         result, winners = run_noting_winners(function, args, kwargs)
-        entry = self._record(call._replace(kwargs=kwargs), result)
+        entry = self._record(call, result)
         if entry is not None:
             entry.winners = winners
         return result
@@ -168,9 +168,8 @@ class Recorder(TorchFunctionMode):
                     self.live.know(tensor, value)
         if unknown and not outputs:
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
-        empty = not any(t.numel() for t in outputs) and any(v.shape.numel() for v in call.values)  # an unused expert's
         like = call.operation.traits.like and constant
-        if empty or like or not call.values or call.operation.family is Family.CONSTANT:
+        if like or not call.values or call.operation.family is Family.CONSTANT or _nothing(outputs, call.values):
             self.live.note(outputs)
             if call.operation.registered:
                 self.live.declare(outputs)
@@ -197,7 +196,7 @@ class Recorder(TorchFunctionMode):
             inputs=inputs,
             outputs=[],
             rule=operation.rule,
-            fresh=any(self.live.value(t) is None and not self.live.of_model(t) for t in call.tensors),
+            fresh=any(self._fresh(t) for t in call.tensors if id(t) not in self.names.own),
             declared=declared,
         )
         for tensor in outputs:
@@ -224,6 +223,12 @@ class Recorder(TorchFunctionMode):
         if foldable(op) or (self.frugal and dispensable(op)):
             op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it later
         return op
+
+    def _fresh(self, tensor: Tensor) -> bool:
+        """Whether a tensor is neither the input's nor the model's."""
+        if self.live.value(tensor) is not None or tensor.__class__ is nn.Parameter:
+            return False
+        return not self.live.of_model(tensor)
 
     def _settle(self, op: Op, outputs: list[Tensor]) -> None:
         """Settle where samples lie in an entry's outputs, their sign, and whether a layer lies below."""
@@ -260,6 +265,11 @@ class Recorder(TorchFunctionMode):
         """' after layer … (net.py, line 12, in forward)': where on the tape, and in the model's code, we are."""
         named = self.layer_before()
         return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
+
+
+def _nothing(outputs: list[Tensor], values: list[Value]) -> bool:
+    """Whether nothing is left of values, as an expert gets that nobody was sent to: a constant."""
+    return all(not t.numel() for t in outputs) and any(v.shape.numel() for v in values)
 
 
 def run_in_place(recorder: Recorder, call: Call) -> Any:
