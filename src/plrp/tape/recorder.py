@@ -17,7 +17,7 @@ from plrp.errors import TraceError, UnsupportedOperation
 from .live_tensors import LayerNames, LiveTensors, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
-from .operations import LEAVES, LOOKS, Family, operation_named, spelled, unknown_operation
+from .operations import LEAVES, LOOKS, SHAPE_ALONE, Family, operation_named, spelled, unknown_operation
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
@@ -123,6 +123,8 @@ class Recorder(TorchFunctionMode):
         self.names.inherit(tensors, result)
         results = gathered(result)
         self.live.note(results)
+        sources = [t for t in tensors if id(t) not in self.names.own]
+        self.live.mark_made([*results, *tensors[:1]], all(self.live.made(t) or self.live.of_model(t) for t in sources))
         if self.live.declared(tensors):
             self.live.declare(results)
         return result
@@ -171,6 +173,7 @@ class Recorder(TorchFunctionMode):
         like = call.operation.traits.like and constant
         if like or not call.values or call.operation.family is Family.CONSTANT or _nothing(outputs, call.values):
             self.live.note(outputs)
+            self.live.mark_made(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
             if call.operation.registered:
                 self.live.declare(outputs)
             return None
@@ -187,6 +190,7 @@ class Recorder(TorchFunctionMode):
             value = self.live.value(tensor)
             return value if any(value is one for one in inputs) else tensor.detach()
 
+        alien = [t for t in call.tensors if id(t) not in self.names.own and self._alien(t)]
         op = Op(
             operation=operation,
             family=operation.family,
@@ -196,7 +200,8 @@ class Recorder(TorchFunctionMode):
             inputs=inputs,
             outputs=[],
             rule=operation.rule,
-            fresh=any(self._fresh(t) for t in call.tensors if id(t) not in self.names.own),
+            fresh=bool(alien),
+            derived=not all(map(self.live.made, alien)),
             declared=declared,
         )
         for tensor in outputs:
@@ -224,7 +229,7 @@ class Recorder(TorchFunctionMode):
             op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it later
         return op
 
-    def _fresh(self, tensor: Tensor) -> bool:
+    def _alien(self, tensor: Tensor) -> bool:
         """Whether a tensor is neither the input's nor the model's."""
         if self.live.value(tensor) is not None or tensor.__class__ is nn.Parameter:
             return False

@@ -168,7 +168,7 @@ def _unseen(trace: Trace, ways: Ways) -> list[int]:
     if look is None:
         return everyone
     reads = functools.cache(lambda: set(map(id, trace.reached("half"))))
-    by_number = _mixes(trace.ops) or any(op.fresh and id(op) in reads() for op in trace.ops)
+    by_number = _mixes(trace.ops) or any(op.derived and id(op) in reads() for op in trace.ops)
     if by_number and trace.batch not in look.batches:
         return everyone
     chosen: set[int] = set()
@@ -264,7 +264,7 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
     rounds *= MORE if _mixes(tape.ops) else 1
     selections = _selections(batch, rounds)
     moves = [_FAR[number % 2] for number in range(len(selections))]
-    if any(op.fresh for op in tape.reached):  # it may come from a comparison, which only other sizes turn
+    if any(op.derived for op in tape.reached):  # it may come from a comparison, which only other sizes turn
         moves += [_FARTHEST[number % 2] for number in range(len(selections))]
         selections *= 2
     moves += _LESS_FAR
