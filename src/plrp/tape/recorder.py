@@ -123,8 +123,10 @@ class Recorder(TorchFunctionMode):
         self.names.inherit(tensors, result)
         results = gathered(result)
         self.live.note(results)
-        sources = [t for t in tensors if id(t) not in self.names.own]
-        self.live.mark_made([*results, *tensors[:1]], all(self.live.made(t) or self.live.of_model(t) for t in sources))
+        if results or function is Tensor.__setitem__:
+            sources = [t for t in tensors if id(t) not in self.names.own]
+            of_nothing = all(self.live.made(t) or self.live.of_model(t) for t in sources)
+            self.live.mark_made([*results, *tensors[:1]], of_nothing)
         if self.live.declared(tensors):
             self.live.declare(results)
         return result
@@ -170,8 +172,9 @@ class Recorder(TorchFunctionMode):
                     self.live.know(tensor, value)
         if unknown and not outputs:
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
+        nothing = bool(outputs) and not outputs[0].numel() and _nothing(outputs, call.values)
         like = call.operation.traits.like and constant
-        if like or not call.values or call.operation.family is Family.CONSTANT or _nothing(outputs, call.values):
+        if nothing or like or not call.values or call.operation.family is Family.CONSTANT:
             self.live.note(outputs)
             self.live.mark_made(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
             if call.operation.registered:
@@ -190,7 +193,8 @@ class Recorder(TorchFunctionMode):
             value = self.live.value(tensor)
             return value if any(value is one for one in inputs) else tensor.detach()
 
-        alien = [t for t in call.tensors if id(t) not in self.names.own and self._alien(t)]
+        own = self.names.own
+        alien = [t for t in call.tensors if id(t) not in own and self._alien(t)] if len(call.tensors) > 1 else []
         op = Op(
             operation=operation,
             family=operation.family,
@@ -201,7 +205,7 @@ class Recorder(TorchFunctionMode):
             outputs=[],
             rule=operation.rule,
             fresh=bool(alien),
-            derived=not all(map(self.live.made, alien)),
+            derived=bool(alien) and not all(map(self.live.made, alien)),
             declared=declared,
         )
         for tensor in outputs:
