@@ -59,6 +59,7 @@ class Booking:
         self.withheld: Any = 0.0  # withheld by a condition
         self.cancellation: Any = None  # at a sum a + b: Σ(|a| + |b|) / Σ|a + b|
         self.amplification: Any = None  # and Σ(|R_a| + |R_b|) / Σ|R|
+        self.grown: Any = None  # the factor by which PLRP-M multiplied a tensor's ‖R‖₁; known without the ledger too
 
     @property
     def booked(self) -> tuple[Any, ...]:

@@ -114,8 +114,7 @@ class Walk(Bookkeeper):
                 book = self.booking()
                 pruned, columns = (self.prune if passage is None else self.hold)(relevance, site, arrived, book)
                 self.write_pruning(value, site.name, self.pruning.label, relevance, pruned, book, columns)
-                if self.redistributes and self.pruning.redistribution == "M":
-                    self.write_growth(value, relevance, pruned)
+                self.write_growth(book)
                 if record is not None and record.factors is not None:
                     record.factors[key] = pruning_factor(self.tensor(relevance), self.tensor(pruned), value.samples)
                 relevance = pruned
