@@ -68,8 +68,12 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
 
     def reached(self, products: str | None = None) -> list[Op]:
         """The operations that relevance passes on its way from the output, top down."""
-        leaves = [v for t in tensors_in(self.output) if (v := self.value_of(t)) is not None]
-        return reached(self.ops, leaves, products)
+        return reached(self.ops, self.leaves, products)
+
+    @property
+    def leaves(self) -> list[Value]:
+        """The values that the output holds."""
+        return [v for t in tensors_in(self.output) if (v := self.value_of(t)) is not None]
 
     def remember_state(self) -> None:
         """Note the state of the weights, which are the user's: see `check_unchanged`."""
@@ -174,7 +178,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """The tape as a table: layer, operation, output shape, rule."""
         import plrp
 
-        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs))
+        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs)).on(self.ops, self.leaves)
         shown = [(op, "×".join(map(str, op.output.shape))) for op in self.ops if op.outputs]
         return [(op.name, op.kind, shape, chosen.rule_name(op)) for op, shape in shown]
 
