@@ -35,7 +35,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
     """One forward pass, recorded, ready to be explained any number of times.
 
     `ops` is the tape in order of execution, `inputs` the values given to the model, `output` its output (before a
-    softmax or sigmoid at the very end, which `head` then names).
+    softmax, sigmoid, softplus or exp at the very end, which `head` then names).
     """
 
     def __init__(self, recorder: Recorder, inputs: list[Value], single: bool, samples: int | None = 0) -> None:
@@ -45,7 +45,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         self.samples = samples  # the axis of the batch; None: no batch axis
         self.batch = inputs[0].samples.batch
         self.output: Any = None
-        self.returned: Any = None  # the output, with its last softmax or sigmoid
+        self.returned: Any = None  # the output, with its head
         self.head: str | None = None
         self._recorder = recorder
         self.memory: dict[Any, Any] | None = {}  # a walk's cache for the next explanation; None: no next one
