@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .maps import Convolution, Dense, Replayed, convolution
 from .operations import Family, Sign, operation_named
-from .values import Op, Value, gathered, replaced
+from .values import Op, Value, gathered
 
 _INNER_SOFTMAX = "a softmax that is neither the model's last step nor a gate"
 NOT_FINITE = "it is not finite at 0, and relevance counts from its value there"
@@ -79,19 +79,19 @@ def _recognise_family(op: Op) -> None:
         _recognise_activation(op)
 
 
-_AT_ZERO: dict[str, float] = {}  # max |φ(0)| by the form of a call
+_AT_ZERO: dict[Any, float] = {}  # max |φ(0)| by the form of a call
 
 
 def _recognise_activation(op: Op) -> None:
     """A function φ of each element, replayed at 0: φ(0) is a constant, like a bias."""
     tensors, value = gathered(op.args, op.kwargs), op.inputs[0]
-    form = "" if tensors else repr((op.kind, value.dtype, replaced((op.args, op.kwargs), lambda _: None)))
-    largest = _AT_ZERO.get(form)
+    form = op.kind, value.dtype, *op.args[1:], *(item for item in op.kwargs.items() if item[1] is not value)
+    largest = None if tensors else _AT_ZERO.get(form)
     if largest is None:
         shape = (1, *value.shape[1:]) if tensors else ()  # of one sample, so that the tensors fit
         (at_zero,) = gathered(op.call([torch.zeros(shape, dtype=value.dtype, device=op.output.data.device)]))
         largest = float(at_zero.abs().max()) if at_zero.numel() else 0.0
-        if form and len(_AT_ZERO) < MOST_FORMS:
+        if not tensors and len(_AT_ZERO) < MOST_FORMS:
             _AT_ZERO[form] = largest
     if not math.isfinite(largest):
         op.refuse(NOT_FINITE)
@@ -107,15 +107,13 @@ def _recognise_softmax(op: Op) -> bool:
     exponential, number = _scaled_exponential(op)
     if exponential is None or number is None:
         return False
-    shape = op.output.shape
-    axes = [axis for axis in range(-len(shape), 0) if _size(number, axis) == 1 < shape[axis]]
+    shape, z = op.output.shape, exponential.inputs[0]
+    row = (1,) * (len(shape) - len(number.shape)) + number.shape
+    axes = [axis for axis, size in enumerate(shape) if row[axis] == 1 < size]
     if not axes or not bool(((op.output.data.sum(axes) - 1).abs() < NEAR_ONE).all()):
         return False
-    z = exponential.inputs[0]
-    taken = _subtrahend(z)  # the maximum, or log Σ exp z, which no softmax feels
-    if taken is not None and all(_size(taken, axis) == 1 for axis in axes):
-        assert z.producer is not None
-        z = z.producer.terms[0]
+    if (terms := _difference(z)) is not None and terms[1].shape == number.shape:
+        z = terms[0]  # a softmax does not feel a maximum, or log Σ exp z, that is taken from a row
     if len(axes) == 1 and z.shape == shape and exponential.output in (*op.inputs, op.output):
         op.operation = operation_named("softmax")
         op.function, op.args, op.kwargs, op.inputs = op.operation.replay, (z, axes[0]), {}, [z]
@@ -128,10 +126,9 @@ def _recognise_softmax(op: Op) -> bool:
 
 def _scaled_exponential(op: Op) -> tuple[Op | None, Value | None]:
     """The exp(z) that an operation multiplies with a number per row, or divides by it; exp(z − number) does so too."""
-    if op.kind == "exp":
-        number = _subtrahend(op.inputs[0])
-        source = None if number is None else _linear_source(number).producer
-        return op, None if source is not None and source.family is Family.WINNER else number
+    if op.kind == "exp" and (terms := _difference(op.inputs[0])) is not None:
+        source = _linear_source(terms[1]).producer
+        return op, None if source is not None and source.family is Family.WINNER else terms[1]
     if op.operation.multiplies and len(op.inputs) == 2:
         for value, number in (op.terms, op.terms[::-1])[: 1 if op.kind == "div" else 2]:
             below = value.producer
@@ -142,15 +139,10 @@ def _scaled_exponential(op: Op) -> tuple[Op | None, Value | None]:
     return None, None
 
 
-def _subtrahend(value: Value) -> Value | None:
-    """b of a value a − b, both of which depend on the input."""
+def _difference(value: Value) -> tuple[Value, Value] | None:
+    """a and b of a value a − b, both of which depend on the input."""
     op = value.producer
-    return op.terms[1] if op is not None and op.kind == "sub" and len(op.inputs) == 2 else None
-
-
-def _size(value: Value, axis: int) -> int:
-    """The size of an axis, which is counted from the last (−1); 1 where broadcasting adds it."""
-    return value.shape[axis] if len(value.shape) >= -axis else 1
+    return op.terms if op is not None and op.kind == "sub" and len(op.inputs) == 2 else None
 
 
 def _collides(op: Op) -> bool:
