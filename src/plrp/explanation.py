@@ -90,7 +90,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     """The relevance of a prediction.
 
     - `relevance`: of the input, in its shape (a tuple of tensors for a model with several inputs);
-    - `logits`: the model's output, before a softmax or sigmoid at its end (`head` names it);
+    - `logits`: the model's output, before its head, a final softmax, sigmoid, softplus or exp (`head` names it);
     - `target`: the classes that were explained, or the index tuple or callable that was given;
     - `score`: the explained score per sample, the relevance that was handed down;
     - `layers`: the (pruned) relevance at the input of each conv and linear layer by name, if it was asked for;
