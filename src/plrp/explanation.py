@@ -19,7 +19,7 @@ from .ledger import Ledger, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
 from .request import Request, joined_structure, pieces, some
-from .spelling import nearest, plural
+from .spelling import nearest, plural, printable
 from .survey import Survey
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
 from .tape.refusals import check_samples
@@ -286,7 +286,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n(for the ledger, layer by layer: print(explanation.booked))"
+        return f"{printable(self._title())}\n(for the ledger, layer by layer: print(explanation.booked))"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"
