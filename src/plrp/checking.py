@@ -14,7 +14,7 @@ from .spelling import plural
 from .tables import render_html, render_table
 from .tape.own_rules import refuse_unused, rules_for
 from .tape.trace import Trace, record
-from .tape.verification import verify
+from .tape.verification import record_verified
 
 
 class Check(NamedTuple):
@@ -69,7 +69,7 @@ def check(
                 after = next((o.name for o in reversed(before) if o.is_layer), "")
                 problems.append((op.kind, after, op.reason or "unknown function"))
             if not problems:
-                verify(model, inputs, samples=samples, always=True)
+                record_verified(model, inputs, samples=samples, always=True)
         except (TraceError, UnsupportedOperation) as error:
             if not problems:  # else it may be no more than their consequence
                 problems.append(("the whole model", "", str(error)))

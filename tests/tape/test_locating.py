@@ -76,6 +76,63 @@ MIXING: dict[str, Step] = {
 }
 
 
+def first_alone(h: Tensor) -> Tensor:
+    """1 for the first sample, 0 for the others."""
+    return (torch.arange(len(h)) == 0).float()[:, None]
+
+
+# For batches of any size, from 2 on.
+ANY_SIZE: dict[str, Step] = {
+    "a linear layer": lambda h: F.linear(h.T, torch.eye(len(h)) + torch.eye(len(h)).roll(1, 0)).T,
+    "an einsum": lambda h: torch.einsum("nm,mf->nf", torch.eye(len(h)) + torch.eye(len(h)).roll(1, 0), h),
+    "a convolution": lambda h: F.conv1d(h.T[:, None], torch.tensor([[[0.5, 1.0, 0.5]]]), padding=1)[:, 0].T,
+    "a convolution of all features": lambda h: F.conv1d(h.T[None], torch.ones(6, 6, 3), padding=1)[0].T,
+    "a neighbour for one": lambda h: h + h.roll(-1, 0) * first_alone(h),
+    "a weak neighbour for one": lambda h: h + 1e-3 * h.roll(-1, 0) * first_alone(h),
+    "a gate from the last": lambda h: h * torch.sigmoid(h[-1:]),
+    "a gate for one": lambda h: h * torch.where(first_alone(h) > 0, torch.sigmoid(h.detach()[-1:]), torch.ones(())),
+    "a gate from two before": lambda h: h * torch.sigmoid(h.detach().roll(2 if len(h) > 2 else 1, 0)),
+    "a divisor": lambda h: h / h.detach().abs().max(),
+    "a norm": lambda h: h / h.norm(),
+    "the norm of the first": lambda h: h / h[0].norm(),
+    "a comparison with the last": lambda h: h * (h[-1:] > 1),
+    "a comparison two before": lambda h: h * (h.roll(2 if len(h) > 2 else 1, 0) > 1).float(),
+    "a comparison of sums": lambda h: h * (h.roll(2 if len(h) > 2 else 1, 0).sum(1, keepdim=True) > 5),
+    "a choice by another": lambda h: torch.where(h[-1:] > 1, h, 2 * h),
+    "an order by another": lambda h: h.gather(1, h.roll(1, 0).argsort(1)),
+    "masked by another": lambda h: (
+        h.masked_fill(h.flip(0) > 1, 0.0) if len(h) % 2 == 0 else h.masked_fill(h[:1] > 1, 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANY_SIZE)
+@pytest.mark.parametrize("batch", [2, 3, 5, 8])
+def test_samples_that_are_mixed_in_batches_of_any_size_are_refused(name: str, batch: int) -> None:
+    with pytest.raises(plrp.UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(Around(ANY_SIZE[name]), drawn(batch), target=0)
+    model = Around(ANY_SIZE[name])
+    plrp.explain(model, drawn(1), target=0)  # one by itself may pass
+    with pytest.raises(plrp.UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(model, drawn(batch), target=0)
+
+
+MIXED_TARGETS: dict[str, Step] = {
+    "times the last": lambda o: o[:, 0] * o[-1, 0].detach(),
+    "over the largest": lambda o: o[:, 0] / o[:, 1].detach().abs().max(),
+    "a neighbour for one": lambda o: o[:, 0] + o[:, 1].roll(1) * first_alone(o)[:, 0],
+    "a convolution": lambda o: F.conv1d(o[None, None, :, 0], torch.ones(1, 1, 3), padding=1)[0, 0],
+    "where the last is large": lambda o: o[:, 0] * (o[-1, 1] > 0),
+}
+
+
+@pytest.mark.parametrize("name", MIXED_TARGETS)
+@pytest.mark.parametrize("batch", [2, 3, 5, 8])
+def test_targets_that_mix_samples_are_refused(name: str, batch: int) -> None:
+    with pytest.raises(plrp.UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(Around(), drawn(batch), target=MIXED_TARGETS[name])
+
+
 @pytest.mark.parametrize("name", MIXING)
 def test_samples_that_are_mixed_are_refused(name: str) -> None:
     with pytest.raises(plrp.UnsupportedOperation, match=r"mixes the samples|takes some samples out"):
@@ -223,6 +280,14 @@ def random_step(choose: random.Random, batch: int) -> Step:
         lambda h: h.repeat_interleave(2, 0)[::2],
         lambda h: h.repeat(2, 1)[shift : shift + batch],
         lambda h: h.masked_scatter(torch.ones(batch, FEATURES) > 0, h.flip(dim)),
+        lambda h: h + h.roll(shift, 0) * (torch.arange(batch) == cut)[:, None],
+        lambda h: h / (1 + h.detach()[index].abs().amax(dim, keepdim=True)),
+        lambda h: h / (1 + h.detach()[shift].norm()),
+        lambda h: h * (h[index] > 0.5),
+        lambda h: h * torch.where(h.roll(shift, 0) > 0.5, 2.0, 1.0),
+        lambda h: torch.where(h.roll(shift, 0) > 0.5, h, 2 * h),
+        lambda h: h.gather(1, h[index].argsort(1)),
+        lambda h: F.conv1d(h.T[:, None], torch.tensor([[[0.0, 1.0, float(sign > 0)]]]), padding=1)[:, 0].T,
     ]
     return choose.choice(steps)
 
@@ -236,8 +301,8 @@ def independent(model: nn.Module, x: Tensor) -> tuple[bool, Tensor]:
         (slope,) = torch.autograd.grad(scores[sample, 0], leaf, retain_graph=True)
         own[sample] = x[sample] * slope[sample]
         others = torch.arange(len(x)) != sample
-        changed = torch.where(others[:, None], drawn(len(x), 7), x)
-        if bool(slope[others].any()) or not torch.allclose(model(changed)[sample], scores[sample]):
+        changed = [model(torch.where(others[:, None], drawn(len(x), seed), x))[sample] for seed in (7, 8, 9)]
+        if bool(slope[others].any()) or not all(torch.allclose(one, scores[sample], atol=1e-5) for one in changed):
             return False, own
     return True, own
 

@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import plrp
 from plrp.errors import TraceError, UnsupportedOperation
 from plrp.tape.recognition import is_nonnegative
+from plrp.tape.verification import STAYED, _close
 
 Step = Callable[[Tensor, Tensor], Any]
 REFUSED = (TraceError, UnsupportedOperation)
@@ -250,6 +253,212 @@ NUMBERS: dict[str, Step] = {  # integers and comparisons, as numbers: in none of
 def test_a_number_that_is_not_on_the_tape_is_refused_wherever_it_is_read(name: str) -> None:
     with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
         plrp.explain(*model(NUMBERS[name], skip=False), composite="epsilon", target=0)
+
+
+# --- beside a large entry ---------------------------------------------------------------------------------------------
+
+LARGE = (-1e4, -1e7, -1e9, 1e9, -torch.inf)
+
+
+def distances(large: float) -> Step:
+    """Attention over the features, with integer distances and padding: one constant of both sizes."""
+
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        steps = (3 * (h[:, :, None] - h[:, None])).abs().long().float()
+        padding = torch.zeros(6).index_fill(0, torch.tensor([4, 5]), -abs(large))
+        scores = h[:, :, None] @ h[:, None] + (padding - steps)
+        return (torch.softmax(scores, -1) @ h[:, :, None])[..., 0]
+
+    return step
+
+
+@pytest.mark.parametrize("large", LARGE)
+def test_a_large_entry_hides_no_path(large: float) -> None:
+    def beside(h: Tensor, x: Tensor) -> Tensor:
+        return _scripted(h).index_fill(1, torch.tensor([0]), large)
+
+    def added(h: Tensor, x: Tensor) -> Tensor:
+        return torch.relu(h + beside(h, x))
+
+    def chosen(h: Tensor, x: Tensor) -> Tensor:
+        return torch.relu(torch.where(h > 0, h, beside(h, x)))
+
+    for step in (added, chosen, distances(large)):
+        with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+            plrp.explain(*model(step, skip=False), composite="epsilon", target=0)
+
+
+@pytest.mark.parametrize("large", [value for value in LARGE if value > -torch.inf])
+def test_a_large_entry_hides_no_other_sample(large: float) -> None:
+    """The last product has a gate that reads another sample, only beside the large entry."""
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 3).eval()
+
+    def masked(x: Tensor) -> Tensor:
+        scores = layer(x)
+        gate = torch.cat([torch.ones(1, 1), torch.sigmoid(scores[-1:, 1:])], 1)
+        return scores.index_fill(1, torch.tensor([0]), large) * gate
+
+    with pytest.raises(UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(masked, torch.randn(3, 6), target=1)
+
+
+@pytest.mark.parametrize("large", [value for value in LARGE if value > -torch.inf])
+def test_a_large_entry_hides_no_state_and_no_write(large: float) -> None:
+    class Masked(Counting):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).index_fill(1, torch.tensor([2]), large)
+
+    with pytest.raises(TraceError, match="by itself"):
+        plrp.explain(Masked().eval(), torch.randn(2, 6), target=0)
+
+    def written(h: Tensor, x: Tensor) -> Tensor:
+        padded = h.index_fill(1, torch.tensor([0]), large)
+        np.from_dlpack(padded.detach())[:, 1:] += 0.25
+        return padded
+
+    with pytest.raises(TraceError, match="changed in place later on"):
+        plrp.explain(*model(written, skip=False), composite="epsilon", target=0)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(-3, 3), st.integers(1, 180), st.booleans())
+def test_entries_agree_one_by_one(seed: int, exponent: float, masked: int, sparse: bool) -> None:
+    """Rounding of sums that cancel is no difference; one of a thousandth is, beside however many masked entries."""
+    draw, size = torch.Generator().manual_seed(seed), 10**exponent
+    a = size * torch.randn(200, generator=draw, dtype=torch.float64)
+    a = torch.relu(a) if sparse else a
+    for large in (*LARGE, torch.nan):
+        first = a.clone()
+        first[: masked if not large > 0 else 1 + masked // 10] = large
+        rounded = first + 1e-7 * size * torch.randn(200, generator=draw, dtype=torch.float64)
+        assert _close(first, rounded, *STAYED), large
+        other = first.clone()
+        other[199] += 1e-2 * size
+        assert not _close(first, other, *STAYED), large
+        other[199] = large
+        assert not _close(first, other, *STAYED), large
+
+
+def test_an_index_fill_with_infinity_writes_each_place_once() -> None:
+    found = plrp.explain(*model(lambda h, x: h.index_fill(1, torch.tensor([0]), -torch.inf).relu()), target=0)
+    assert found.closing().max() < 1e-6
+
+
+# --- constants that differ from pass to pass --------------------------------------------------------------------------
+
+
+def buckets(h: Tensor, x: Tensor) -> Tensor:
+    return h + torch.bucketize(h, torch.tensor([5.0, 10.0, 20.0]))
+
+
+@torch.jit.script
+def _above_five(h: Tensor) -> Tensor:
+    return torch.relu(h - 5)
+
+
+def a_number(h: Tensor, x: Tensor) -> Tensor:
+    return h + len((h > 5).nonzero())
+
+
+ABOVE_FIVE: dict[str, Step] = {
+    "buckets": buckets,
+    "a number": a_number,
+    "a scripted summand": lambda h, x: h + _above_five(h),
+    "a scripted factor": lambda h, x: h * (1 + _above_five(h)),
+    "an assigned number": lambda h, x: put_count(h),
+    "a padded number": lambda h, x: F.pad(h, (0, 1), value=float(len((h > 5).nonzero())))[:, 1:],
+}
+
+
+def put_count(h: Tensor) -> Tensor:
+    h[:, 0] = (h > 5).sum(1)
+    return h
+
+
+@pytest.mark.parametrize("name", ABOVE_FIVE)
+def test_a_pass_that_reads_other_constants_is_looked_at_again(name: str) -> None:
+    """Below 5 the step adds nothing, and the map is right; above, it is refused after any other pass."""
+    found, x = model(ABOVE_FIVE[name], skip=False)
+    large = torch.cat([0.01 * x, 30 * x])
+    with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+        plrp.explain(found, 30 * x, target=0, composite="epsilon")
+    found, _ = model(ABOVE_FIVE[name], skip=False)
+    for _ in range(2):
+        small = plrp.explain(found, 0.01 * x, target=0, composite="epsilon")
+        assert small.closing().max() < 1e-6
+        for others in (30 * x, large, large[[0, 1, 4]], large.flip(0)):
+            with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+                plrp.explain(found, others, target=0, composite="epsilon")
+            assert not plrp.check(found, others)
+
+
+def test_a_target_that_reads_other_constants_is_looked_at_again() -> None:
+    layer, x = nn.Linear(6, 3).eval(), torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+    def target(output: Tensor) -> Tensor:
+        return output[:, 0] + torch.bucketize(output[:, 1], torch.tensor([5.0, 10.0]))
+
+    plrp.explain(layer, 0.01 * x, target=target)
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(layer, 100 * x, target=target)
+
+
+class Passes(nn.Module):
+    """Counts its passes; `step` lies between two layers."""
+
+    def __init__(self, step: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.below, self.above, self.step, self.passes = nn.Linear(6, 6), nn.Linear(6, 3), step, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return self.above(self.step(self.below(x)))
+
+
+AS_BEFORE: dict[str, Callable[[Tensor], Tensor]] = {
+    "parameters alone": lambda h: h,
+    "zeros": lambda h: h + torch.zeros(len(h), 6),
+    "a table": lambda h: h + torch.arange(6.0),
+    "a table for each sample": lambda h: h + torch.arange(6.0).expand(len(h), 6),
+    "the size of the batch": lambda h: h.reshape(len(h), 2, 3).reshape(len(h), -1),
+    "a mask of comparisons": lambda h: h * (h > 0).float(),
+    "a leaky relu by hand": lambda h: h * torch.where(h > 0, 1.0, 0.1),
+    "indices": lambda h: h.gather(1, h.argsort(1)),
+}
+
+
+@pytest.mark.parametrize("name", AS_BEFORE)
+def test_a_pass_that_reads_the_same_constants_is_not_looked_at_again(name: str) -> None:
+    """Nor if they only steer. The whole batch is looked at once."""
+    net = Passes(AS_BEFORE[name]).eval()
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    for batch in (3, 5):
+        plrp.explain(net, x[:batch], target=0)
+    net.passes = 0
+    for start in range(0, 40, 5):
+        plrp.explain(net, x[start : start + 5], target=0)
+        plrp.explain(net, x[start : start + 3], target=0)
+    assert net.passes == 16
+
+
+def test_samples_with_new_constants_are_looked_at_without_the_others() -> None:
+    sizes: list[int] = []
+
+    def masked_mean(h: Tensor) -> Tensor:
+        sizes.append(len(h))
+        return h / (1 + (h > 0).sum(1, keepdim=True))
+
+    net, x = Passes(masked_mean).eval(), torch.zeros(8, 6)
+    with torch.no_grad():
+        nn.init.eye_(net.below.weight)
+        net.below.bias.fill_(-0.5)
+    plrp.explain(net, x, target=0)
+    sizes.clear()
+    x[3, :2] = 1
+    plrp.explain(net, x, target=0)
+    assert set(sizes[1:-1]) == {2}
+    assert sizes[0] == sizes[-1] == 8
 
 
 def shared_with_numpy(h: Tensor, x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy
@@ -661,3 +662,119 @@ def test_moves_hand_down_by_their_derivative(moved: Any) -> None:
     (expected,) = transposed(op, [given], torch.float64, op.inputs)
     assert found is not None
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+# --- random numbers ---------------------------------------------------------------------------------------------------
+
+POOLS = {2: F.fractional_max_pool2d, 3: F.fractional_max_pool3d}
+
+
+@pytest.mark.parametrize("axes", POOLS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_random_windows_are_those_of_the_forward_pass(axes: int, dtype: torch.dtype) -> None:
+    """Relevance reaches the places that won there; on the way back nothing is drawn."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(2 * 4**axes, 3).to(dtype).eval(), torch.randn(3, 2, *[9] * axes).to(dtype)
+
+    def pooled(x: Tensor, **options: Any) -> Any:
+        torch.manual_seed(5)
+        return POOLS[axes](x, 2, output_size=4, **options)
+
+    trace = plrp.trace(lambda x: layer(pooled(x).flatten(1)), x)
+    state = torch.get_rng_state()
+    found = trace.explain(target=0, composite="epsilon")
+    assert torch.equal(torch.get_rng_state(), state)
+    largest, winners = pooled(x, return_indices=True)
+    handed = largest.flatten(1).double() * layer.weight[0].double()
+    expected = torch.zeros(x.flatten(2).shape, dtype=torch.float64)
+    expected.scatter_add_(2, winners.flatten(2), handed.view(3, 2, -1))
+    torch.testing.assert_close(found.relevance.flatten(2).double(), expected, rtol=1e-2, atol=1e-3)
+    assert found.closing().max() < 1e-6
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_relu_with_random_slopes_is_refused_while_they_are_drawn(inplace: bool) -> None:
+    net = nn.Sequential(nn.Linear(6, 6), nn.RReLU(0.0, 0.5, inplace), nn.Linear(6, 3))
+    x = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"rrelu.* is active: explanations would be random. Call `model.eval\(\)`"):
+        plrp.explain(net.train(), x)
+    leaky = nn.Sequential(net[0], nn.LeakyReLU(0.25), net[2])
+    assert torch.equal(plrp.explain(net.eval(), x).relevance, plrp.explain(leaky.eval(), x).relevance)
+
+
+# --- nothing to explain -----------------------------------------------------------------------------------------------
+
+NOBODY = torch.tensor([], dtype=torch.long)
+
+EXPERTS = {
+    "linear": nn.Linear(6, 6),
+    "activation": nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 6)),
+    "in place": nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True)),
+    "batch norm": nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)),
+    "layer norm": nn.LayerNorm(6),
+    "convolution": nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Conv1d(2, 2, 3, padding=1), nn.Flatten()),
+    "max pool": nn.Sequential(nn.Unflatten(1, (2, 3)), nn.MaxPool1d(3, 1, 1), nn.Flatten()),
+    "a gate": lambda h: h * torch.sigmoid(h),
+    "attention": lambda h: (torch.softmax(h[:, :, None] @ h[:, None], -1) @ h[:, :, None])[..., 0],
+}
+
+INTO = {
+    "index_add": lambda h, v: h.index_add(0, NOBODY, v),
+    "index_add_": lambda h, v: h.clone().index_add_(0, NOBODY, v),
+    "index_add of a buffer": lambda h, v: h + torch.zeros_like(h).index_add(0, NOBODY, v),
+    "index_copy": lambda h, v: h.index_copy(0, NOBODY, v),
+    "scatter": lambda h, v: h.scatter(0, NOBODY[:, None].expand(0, 6), v),
+    "scatter_add": lambda h, v: h.scatter_add(0, NOBODY[:, None].expand(0, 6), v),
+    "masked_scatter": lambda h, v: h.masked_scatter(torch.zeros(h.shape) > 0, v),
+    "cat": lambda h, v: torch.cat([v, h]),
+    "a sum": lambda h, v: h + v.sum(0),
+    "item assignment": lambda h, v: with_rows(h, v),
+}
+
+
+def with_rows(h: Tensor, v: Tensor) -> Tensor:
+    h = h.clone()
+    h[NOBODY] = v
+    return h
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("expert", "into"), [*((e, "index_add") for e in EXPERTS), *(("activation", i) for i in INTO)])
+def test_an_unused_expert_gets_no_relevance(batch: int, expert: str, into: str) -> None:
+    torch.manual_seed(0)
+    below, above, x = nn.Linear(6, 6).eval(), nn.Linear(6, 3).eval(), torch.randn(batch, 6)
+    module = EXPERTS[expert].eval() if isinstance(EXPERTS[expert], nn.Module) else EXPERTS[expert]
+
+    def net(x: Tensor) -> Tensor:
+        h = below(x)
+        return above(INTO[into](h, module(h[NOBODY])))
+
+    for pruning in (None, plrp.Pruning(0.2), plrp.Pruning(0.2, redistribution="M")):
+        found = plrp.explain(net, x, target=0, pruning=pruning)
+        without = plrp.explain(lambda x: above(below(x)), x, target=0, pruning=pruning)
+        torch.testing.assert_close(found.relevance, without.relevance, rtol=1e-3, atol=1e-4)
+        assert found.closing().max() < 1e-6
+    assert plrp.check(net, x)
+
+
+def test_experts_chosen_by_the_input_are_explained_whoever_is_chosen() -> None:
+    """Of two experts each token takes one: in a sequence of its own, a token's map is the same."""
+    torch.manual_seed(0)
+    below, above, experts = nn.Linear(6, 6), nn.Linear(6, 3), [nn.Linear(6, 6), nn.Linear(6, 6)]
+
+    def net(x: Tensor) -> Tensor:
+        h = below(x).flatten(0, 1)
+        chosen, out = (h[:, 0] > 0).long(), torch.zeros_like(h)
+        for number, expert in enumerate(experts):
+            (rows,) = torch.where(chosen == number)
+            out = out.index_add(0, rows, expert(h[rows]).relu())
+        return above(out.view(*x.shape[:2], 6)).sum(1)
+
+    tokens = torch.randn(8, 6)
+    assert 0 < int((below(tokens)[:, 0] > 0).sum()) < 8
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # another input may choose others
+        together = plrp.explain(net, tokens[None], target=0, composite="epsilon").relevance[0]
+        for token, expected in zip(tokens, together, strict=True):
+            alone = plrp.explain(net, token[None, None], target=0, composite="epsilon").relevance[0, 0]
+            torch.testing.assert_close(alone, expected, rtol=1e-3, atol=1e-4)

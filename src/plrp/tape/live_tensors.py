@@ -58,7 +58,10 @@ class LiveTensors:
 
     def of_model(self, target: Tensor) -> bool:
         """Whether a tensor lies in the memory of the model, which nothing may write into."""
-        return _storage(target) in self._storages_of_model
+        try:
+            return _storage(target) in self._storages_of_model
+        except RuntimeError:  # a sparse tensor, or one without memory, as torch.func makes them
+            return False
 
     @cached_property
     def _storages_of_model(self) -> set[int]:
@@ -90,6 +93,7 @@ class LayerNames:
                 if tensor is not None and id(tensor) not in self._names:
                     path = f"{prefix}.{name}" if prefix else name
                     self._names[id(tensor)] = (weakref.ref(tensor), _layer_path(path))
+        self.own = frozenset(self._names)  # ids of the model's tensors, which live as long as it does
 
     def name(self, kind: str, tensors: Sequence[Tensor]) -> str:
         """The path of the parameter among these tensors, `#2` for its second call; else the operation's kind."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -131,7 +132,7 @@ TABLE: tuple[Row, ...] = (
     row("pow", _PASS, activation=True),
     row("hardtanh", _PASS, activation=True, bounds=(-1.0, 1.0), inplace_at=3),
     row("threshold", _WINNER, activation=True, elementwise=True, inplace_at=3),  # x, or a constant
-    row("rrelu", _PASS, activation=True, inplace_at=4),
+    row("rrelu", _PASS, activation=True, training=True, inplace_at=4),
     row("hardsigmoid", _PASS, activation=True, gate=True, sign=_NONNEGATIVE, inplace_at=1),
     row("sigmoid", _PASS, activation=True, gate=True, head=True, sign=_NONNEGATIVE),
     row("logsigmoid", _PASS, gate=True, head=True),
@@ -260,6 +261,13 @@ def _copied(tensor: Tensor, source: Tensor, *_: Any, **__: Any) -> Tensor:
     return source.to(tensor.dtype).expand_as(tensor).clone()
 
 
+def _pooled_as_drawn(pool: Callable[..., Any], axes: int, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A fractional max pool with the windows of the recorded call, which its precision decides too."""
+    kwargs["return_indices"] = True
+    _, winners = pool(x.detach().to(kwargs["_random_samples"].dtype), *args, **kwargs)
+    return x.flatten(-axes).gather(-1, winners.flatten(-axes)).view(winners.shape)
+
+
 def _reversed_sub(tensor: Tensor, other: Any, alpha: float = 1.0) -> Tensor:
     return other - alpha * tensor
 
@@ -301,6 +309,8 @@ class Dictionary:
         self._put(Tensor.__setitem__, "setitem", _assigned, inplace=True)
         self._put(Tensor.copy_, "copy", _copied, inplace=True)
         self._put(Tensor.view, "view", Tensor.reshape)  # can be replayed on any strides
+        for pool, axes in ((F.fractional_max_pool2d, 2), (F.fractional_max_pool3d, 3)):
+            self._put(pool, f"fractional_max_pool{axes}d", partial(_pooled_as_drawn, pool, axes))
         for function in (Tensor.data.__get__, Tensor.requires_grad_):  # type: ignore[attr-defined]
             self._put(function, "alias", Tensor.detach)
 

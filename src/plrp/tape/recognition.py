@@ -152,7 +152,7 @@ def _collides(op: Op) -> bool:
         return False
     with torch.enable_grad():
         ones = [torch.ones_like(value.data, requires_grad=True) for value in op.inputs]
-        arrived = (op.call(ones) - op.call([torch.zeros_like(one) for one in ones])).double()
+        arrived = (op.call(ones) - op.call([torch.zeros_like(one) for one in ones])).double().nan_to_num()
         handed = torch.autograd.grad(arrived.sum(), ones, allow_unused=True)
     return float(arrived.sum()) != sum(float(part.double().sum()) for part in handed if part is not None)
 

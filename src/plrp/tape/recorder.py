@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
@@ -23,7 +23,7 @@ from .recognition import dispensable, foldable, is_nonnegative, recognise, recom
 from .refusals import refuse_active
 from .seam import run_noting_winners
 from .values import Call, Op, Value, carries, gathered, replaced
-from .written_out import written_out
+from .written_out import with_draws, written_out
 
 Refusal = tuple[str, str, str]  # the operation, the layer before it, the sentence
 
@@ -94,6 +94,7 @@ class Recorder(TorchFunctionMode):
                 values.append(value)
         if not values:
             return self._constant(function, args, kwargs, tensors)
+        kwargs = with_draws(function, args, kwargs)
         operation = self.rules.lookup(function, kwargs, args)
         call = Call(function, operation or unknown_operation(function), args, kwargs, tensors, values)
         if function in LEAVES:
@@ -167,7 +168,8 @@ class Recorder(TorchFunctionMode):
                     self.live.know(tensor, value)
         if unknown and not outputs:
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
-        if not call.values or call.operation.family is Family.CONSTANT or (call.operation.traits.like and constant):
+        like = call.operation.traits.like and constant
+        if like or not call.values or call.operation.family is Family.CONSTANT or _nothing(outputs, call.values):
             self.live.note(outputs)
             if call.operation.registered:
                 self.live.declare(outputs)
@@ -194,6 +196,7 @@ class Recorder(TorchFunctionMode):
             inputs=inputs,
             outputs=[],
             rule=operation.rule,
+            fresh=any(self._fresh(t) for t in call.tensors if id(t) not in self.names.own),
             declared=declared,
         )
         for tensor in outputs:
@@ -220,6 +223,12 @@ class Recorder(TorchFunctionMode):
         if foldable(op) or (self.frugal and dispensable(op)):
             op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it later
         return op
+
+    def _fresh(self, tensor: Tensor) -> bool:
+        """Whether a tensor is neither the input's nor the model's."""
+        if self.live.value(tensor) is not None or tensor.__class__ is nn.Parameter:
+            return False
+        return not self.live.of_model(tensor)
 
     def _settle(self, op: Op, outputs: list[Tensor]) -> None:
         """Settle where samples lie in an entry's outputs, their sign, and whether a layer lies below."""
@@ -258,13 +267,18 @@ class Recorder(TorchFunctionMode):
         return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
 
 
+def _nothing(outputs: list[Tensor], values: list[Value]) -> bool:
+    """Whether nothing is left of values, as an expert gets that nobody was sent to: a constant."""
+    return all(not t.numel() for t in outputs) and any(v.shape.numel() for v in values)
+
+
 def run_in_place(recorder: Recorder, call: Call) -> Any:
     """Run an in-place operation on a fresh storage, so that recorded tensors stay as they are.
 
     The user's tensor names the new value from then on.
     """
     target: Tensor = call.args[0]
-    if call.operation.traits.training:  # a dropout, inactive, or it would have been refused: nothing happens
+    if call.operation.traits.training and call.operation.traits.scales:  # an inactive dropout: nothing happens
         return target
     if recorder.value_of(target) is None and recorder.live.of_model(target):
         recorder.refuse_call(call, "writes into a parameter or buffer of the model; use a copy.")

@@ -225,8 +225,10 @@ def refuse_active(
                 "others. Call `model.eval()`; a BatchNorm without running statistics cannot be explained."
             )
     else:
-        p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-        if kwargs.get("training", args[2] if len(args) > 2 else True) and p > 0:
+        p, position, default = kwargs.get("p", args[1] if len(args) > 1 else 0.5), 2, True
+        if operation.kind == "rrelu":  # draws slopes
+            p, position, default = 1.0, 3, False
+        if kwargs.get("training", args[position] if len(args) > position else default) and p > 0:
             raise ValueError(f"{operation.kind}{after()} is active: explanations would be random. Call `model.eval()`.")
 
 

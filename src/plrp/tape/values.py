@@ -15,6 +15,7 @@ from .operations import Family, Operation, Traits
 from .samples import Samples
 
 HALF = (torch.float16, torch.bfloat16)
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # as wide as an entry, by its bytes
 
 # How a product of two signals divides: not at all; half to each; or all to the one that is not a gate or an activation.
 PRODUCTS = (None, "half", "gated")
@@ -62,10 +63,12 @@ class Value:
         return self._data is not None and version(self._data) != self._version
 
     def add_up(self) -> Tensor | None:
-        """The sums of the tensor along its last axis; None where it was let go of."""
+        """The sums of the tensor's bits along its last axis, which any change shows in; None where it was let go of."""
         if self._data is None:
             return None
-        return (self._data.sum(-1) if self._data.dim() else self._data).nan_to_num()
+        data = torch.view_as_real(self._data.resolve_conj()) if self._data.is_complex() else self._data
+        bits = data.view(_BITS[data.element_size()])
+        return bits.sum(-1) if bits.dim() else bits.clone()
 
     @property
     def forgotten(self) -> bool:
@@ -96,6 +99,7 @@ class Op:
     rule: Callable[..., Any] | None = None  # a user's own, see `own_rules.py`
     reason: str = ""  # why no rule is known
     mixes: bool = False  # whether the reason is that samples of the batch are mixed or taken apart
+    fresh: bool = False  # whether it reads a tensor that is neither the input's nor the model's
     declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
     winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner, see `seam.py`
     folded: list[str] = field(default_factory=list)  # names of BatchNorms folded into this layer

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation
 
+from .constants import constants_of, constants_read
 from .locating import MIXES
 from .operations import spelled
 from .own_rules import refuse_unused, rules_for, rules_in_force
@@ -29,22 +30,34 @@ from .refusals import check_inputs, unsupported
 from .trace import Trace, record
 from .values import HALF, PRODUCTS, Op, Value, reached, replaced, tensors_in
 
-CLOSE = 1e-4  # relative to the largest entry: the same arithmetic, in another order at most
-CLOSE_HALF = 5e-2  # the same in half precision
-SAME = 1e-6  # the same, of constants: they come from the same arithmetic in the same order
+# How far numbers may differ, as a share of each of them and of the largest ordinary one (`_close`).
+CLOSE = 1e-4, 1e-4  # the same arithmetic, in another order at most
+STAYED = 1e-4, 1e-5  # the same arithmetic in the same order, beside other samples
+SAME = 1e-6, 1e-6  # the same, of constants
+CLOSE_HALF = 5e-2  # at least, in half precision
+FAR_ABOVE = 1e3  # times the median, and an entry is not ordinary
+MASK = -1e4  # a summand this negative is a mask
 NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
+MOST_CONSTANTS = 1 << 16  # that are remembered of a way through a model
 FEW, MORE = 512, 2  # with at most 512 features all may agree by chance: twice as many passes
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
 Moved = Callable[[Move, int, Sequence[int]], "Tape | None"]  # the pass with these samples moved for the nth time
 
-# The verified ways through a model for inputs of one shape, each with the positions of entries on the tape that mix
-# samples.
-Ways = dict[int, list[int]]
+
+class Look(NamedTuple):
+    """All that was seen of one way through a model, for inputs of one shape."""
+
+    mixing: set[int]  # positions of entries on the tape that mix samples
+    constants: set[int]  # hashes of the constants that it read
+    batches: set[int]  # how many samples were looked at together
+
+
+Ways = dict[int, Look]  # the verified ways through a model for inputs of one shape
 
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
 _verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
-_targets: set[Any] = set()  # verified targets: code, operations and shapes
+_targets: set[Any] = set()  # verified targets: code, operations, shapes and constants
 
 
 def trace(
@@ -86,19 +99,24 @@ def _refuse(recorded: Trace, ops: Sequence[Op]) -> None:
 
 
 def record_verified(
-    model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, frugal: bool = False, samples: int | None = 0
+    model: Callable[..., Any],
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    frugal: bool = False,
+    samples: int | None = 0,
+    always: bool = False,
 ) -> Trace:
     """One forward pass of a model, recorded, once it is known that the tape holds all of it."""
-    ways = verify(model, inputs, samples=samples)
+    ways = verify(model, inputs, samples=samples, always=always)
     trace = record(model, inputs, frugal=frugal, samples=samples)
-    way = _way(trace.ops)
-    if way not in ways:  # another input takes another way through the model
-        ways.update(verify(model, inputs, samples=samples, always=True, whole=True))
+    for last in (False, True):
+        chosen = _unseen(trace, ways)
+        if not chosen:
+            break
+        ways.update(verify(model, inputs, samples=samples, chosen=range(trace.batch) if last else chosen))
         trace = record(model, inputs, frugal=frugal, samples=samples)
-        way = _way(trace.ops)
-    elif _mixes(trace.ops):  # in a gate, say, of more than two samples
-        ways = verify(model, inputs, samples=samples, whole=True)
-    for position in ways.get(way, ()):
+    look = ways.get(_way(trace.ops))
+    for position in look.mixing if look is not None else ():
         trace.ops[position].refuse(MIXES, mixes=True)
     return trace
 
@@ -109,37 +127,70 @@ def verify(
     *,
     samples: int | None = 0,
     always: bool = False,
-    whole: bool = False,
+    chosen: Sequence[int] = (),
 ) -> Ways:
     """Refuse a model if the tape misses a step of it; once per model, shape and own rules, unless `always`.
 
-    Two samples are enough to see that one depends on another, unless the model reads samples by their numbers: then the
-    `whole` batch is needed.
+    Two samples are enough to see that one depends on another, in most models; or the `chosen` ones are looked at.
     """
-    shapes = tuple(_form(x, samples, whole) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
+    shapes = tuple(_form(x, samples) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
     known, seen = _looked_at(model), (shapes, samples, own)
-    if seen in known and not always:
+    if seen in known and not always and not chosen:
         return known[seen]
     given = check_inputs(inputs, samples)
-    few = given if samples is None or whole else [x[:2] for x in given]
+    few = given if samples is None else [x[list(chosen)] if chosen else x[:2] for x in given]
     ways = known.get(seen, {})
     if samples is None or given[0].shape[0]:
         try:
             first = record(model, tuple(few), samples=samples, summing=True)
         except Exception:  # a model made for one size of batch, or one that fails on any
             few, first = given, record(model, tuple(given), samples=samples, summing=True)
-        ways[_way(first.ops)] = _look_twice(model, few, first)
+        mixing = _look_twice(model, few, first)
+        look = ways.setdefault(_way(first.ops), Look(set(), set(), set()))
+        if len(look.constants) > MOST_CONSTANTS:
+            look.constants.clear()
+        look.mixing.update(mixing)
+        look.batches.add(first.batch)
+        for constant in constants_read(first.ops, first.batch):
+            look.constants.update(constant.keys, constant.values)
     known[seen] = ways
     return ways
 
 
-def _form(x: Any, samples: int | None, whole: bool) -> Any:
-    """A key for inputs that run the same operations: two samples count as many, unless the `whole` batch is taken."""
+def _unseen(trace: Trace, ways: Ways) -> list[int]:
+    """The samples that have to be looked at, since no pass like theirs was.
+
+    All of them on a new way through the model, and where the model may read samples by their numbers: if samples are
+    mixed, in a gate say, or a constant is no tensor of the model. Else those that read constants not seen before.
+    """
+    look, everyone = ways.get(_way(trace.ops)), list(range(trace.batch))
+    if look is None:
+        return everyone
+    reads = functools.cache(lambda: set(map(id, trace.reached("half"))))
+    by_number = _mixes(trace.ops) or any(op.fresh and id(op) in reads() for op in trace.ops)
+    if by_number and trace.batch not in look.batches:
+        return everyone
+    chosen: set[int] = set()
+    for constant in constants_read(trace.ops, trace.batch):
+        new = [sample for sample, key in enumerate(constant.keys) if key not in look.constants]
+        if not new or id(constant.op) not in reads() or not _is_number(constant.op, constant.data):
+            continue
+        values = constant.values
+        if (values and values <= look.constants) or _excused(*constant[:3], constant.data, 0, lambda: None):
+            continue
+        if len(constant.keys) < trace.batch:
+            return everyone
+        chosen.update(new)
+    return sorted({*chosen, 0 if chosen != {0} else everyone[-1]}) if chosen else []  # no sample alone
+
+
+def _form(x: Any, samples: int | None) -> Any:
+    """A key for inputs that run the same operations: two samples count as many."""
     if not isinstance(x, Tensor) or not x.dim():
         return type(x)
     shape = tuple(x.shape)
-    return (shape if samples is None or whole else (min(2, shape[0]), *shape[1:])), x.dtype, x.device
+    return (shape if samples is None else (min(2, shape[0]), *shape[1:])), x.dtype, x.device
 
 
 def _way(ops: Sequence[Op]) -> int:
@@ -212,7 +263,11 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
     rounds = MORE if features <= FEW else 1
     rounds *= MORE if _mixes(tape.ops) else 1
     selections = _selections(batch, rounds)
-    moves = [*(_FAR[number % len(_FAR)] for number in range(len(selections))), *_LESS_FAR]
+    moves = [_FAR[number % 2] for number in range(len(selections))]
+    if any(op.fresh for op in tape.reached):  # it may come from a comparison, which only other sizes turn
+        moves += [_FARTHEST[number % 2] for number in range(len(selections))]
+        selections *= 2
+    moves += _LESS_FAR
     mixing: list[int] = []
     complete = False
     for number, move in enumerate(moves):
@@ -289,7 +344,13 @@ def _rolled(sample: Tensor, generator: torch.Generator, axis: int) -> Tensor:
     return sample.roll(1 + sample.shape[axis] // 3, axis) if sample.dim() else sample
 
 
+def _scaled(sample: Tensor, generator: torch.Generator, size: float) -> Tensor:
+    """A sample of other entries and another size."""
+    return size * _drawn(sample, generator, high=True)
+
+
 _FAR: tuple[Move, ...] = (functools.partial(_drawn, high=False), functools.partial(_drawn, high=True))
+_FARTHEST: tuple[Move, ...] = (functools.partial(_scaled, size=0.0), functools.partial(_scaled, size=-8.0))
 _LESS_FAR: tuple[Move, ...] = (
     functools.partial(_rolled, axis=-1),
     functools.partial(_rolled, axis=0),
@@ -323,7 +384,7 @@ def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: T
     with torch.inference_mode(False), torch.no_grad():
         alone = list(tensors_in(model(*(x.detach().clone() for x in given))))
     returned = list(tensors_in(first.returned))
-    if len(alone) == len(returned) and all(_close(a, b) for a, b in zip(alone, returned, strict=True)):
+    if len(alone) == len(returned) and all(_close(a, b, *CLOSE) for a, b in zip(alone, returned, strict=True)):
         return
     if isinstance(model, nn.Module) and any(isinstance(module, nn.TransformerEncoder) for module in model.modules()):
         raise TraceError(
@@ -384,7 +445,7 @@ def _compare(
         other = second.ops[places[id(op)]]
         if not _same_shape(op, other):
             continue
-        for number, (a, b) in enumerate(zip(_constants(op), _constants(other), strict=False)):
+        for number, (a, b) in enumerate(zip(constants_of(op), constants_of(other), strict=False)):
             if not _unchanged(a, b) and _is_number(op, a) and not _excused(op, number, a, b, places[id(op)], nearby):
                 raise UnsupportedOperation(
                     f"`{spelled(op.function)}` ('{op.name}') reads a number that depends on the input but is not on "
@@ -407,27 +468,13 @@ def _compare(
     return mixing
 
 
-def _constants(op: Op) -> Iterator[Any]:
-    """The tensors and numbers among an operation's arguments that do not come from the input."""
-    numbers = () if op.declared == "numbers" else (int, float, complex)
-    pending = [] if op.declared == "all" else [*op.args, *op.kwargs.values()]
-    while pending:
-        item = pending.pop(0)
-        if isinstance(item, Tensor) or (isinstance(item, numbers) and not isinstance(item, bool)):
-            yield item
-        elif isinstance(item, list | tuple) and not isinstance(item, torch.Size):
-            pending = [*item, *pending]
-        elif isinstance(item, dict):
-            pending = [*item.values(), *pending]
-
-
 def _unchanged(a: Any, b: Any) -> bool:
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return type(a) is type(b) and (a == b or a != a)
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     same_memory = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-    return same_memory or _close(a, b, SAME)
+    return same_memory or _close(a, b, *SAME)
 
 
 def _is_number(op: Op, constant: Any) -> bool:
@@ -459,12 +506,12 @@ def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callabl
     if _masks(a, b, 1):
         return True
     near = nearby() if op.operation.multiplies else None
-    return near is not None and _unchanged(a, list(_constants(near.ops[position]))[number])
+    return near is not None and _unchanged(a, list(constants_of(near.ops[position]))[number])
 
 
 def _masks(a: Any, b: Any, other: int) -> bool:
     """Whether both constants are masks written as numbers: 0, another number, and something like −∞."""
-    return all(isinstance(c, Tensor) and bool(((c == 0) | (c == other) | (c <= -1e4)).all()) for c in (a, b))
+    return all(isinstance(c, Tensor) and bool(((c == 0) | (c == other) | (c <= MASK)).all()) for c in (a, b))
 
 
 def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
@@ -472,22 +519,38 @@ def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
     if a.samples.batch < 2 or not a.shape.numel():
         return True
     if a.samples.mixed:  # by a divisor or a gate over the batch, say, which relevance does not reach
-        return a.shape[:1] != (a.samples.batch,) or _close(a.data[samples], b.data[samples])
+        return a.shape[:1] != (a.samples.batch,) or _close(a.data[samples], b.data[samples], *STAYED)
     rows, others = (v.samples.rows(v.data)[samples] for v in (a, b))
-    return _close(rows, others)
+    return _close(rows, others, *STAYED)
 
 
-def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
-    if tolerance is None:
-        tolerance = CLOSE_HALF if a.dtype in HALF or torch.is_autocast_enabled(a.device.type) else CLOSE
+def _close(a: Tensor, b: Tensor, relative: float, absolute: float) -> bool:
+    """Whether two tensors agree entry by entry: to a share of the entry, or of the largest ordinary one.
+
+    NaN and infinite entries agree with the same ones only.
+    """
     if a.shape != b.shape:
         return False
     if torch.equal(a, b) or not a.numel():
         return True
     if not a.is_floating_point():
         return False
-    a, b = a.double().nan_to_num(), b.double().nan_to_num()
-    return bool(((a - b).abs() <= tolerance * torch.maximum(a.abs().max(), b.abs().max())).all())
+    if a.dtype in HALF or torch.is_autocast_enabled(a.device.type):
+        relative, absolute = max(relative, CLOSE_HALF), max(absolute, CLOSE_HALF)
+    a, b = a.double(), b.double()
+    differ = (a != b) & ~(a.isnan() & b.isnan())
+    gap, size = (a - b).abs(), torch.maximum(a.abs(), b.abs())
+    close = gap.isfinite() & (gap <= relative * size + absolute * _ordinary(a))
+    return bool((close | ~differ).all())
+
+
+def _ordinary(a: Tensor) -> Tensor:
+    """The largest magnitude of a tensor, but for masks and entries far above most: where ordinary entries cancel in a
+    sum, rounding is a share of it.
+    """
+    entries = a[a.isfinite() & (a != 0)]
+    size = entries[entries > MASK].abs() if bool((entries > MASK).any()) else entries.abs()
+    return size[size <= FAR_ABOVE * size.median()].max() if size.numel() else a.new_zeros(())
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------
@@ -499,7 +562,8 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
     if not trace.batch or str(getattr(function, "__module__", "")).partition(".")[0] == "plrp":
         return
     shapes = tuple((t.shape, t.dtype) for t in tensors_in(trace.output))
-    seen = getattr(function, "__code__", None), _way(ops), shapes
+    read = frozenset(key for constant in constants_read(ops, trace.batch) for key in constant.keys)
+    seen = getattr(function, "__code__", None), _way(ops), shapes, read
     if seen in _targets:
         return
     first = _target_tape(trace, target, None)
@@ -514,6 +578,8 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
         warnings.simplefilter("ignore")  # a target that takes no other output says so nowhere else
         _compare_moved(first, moved, True, trace.batch, features)
     if seen[0] is not None:
+        if len(_targets) > MOST_CONSTANTS:
+            _targets.clear()
         _targets.add(seen)
 
 

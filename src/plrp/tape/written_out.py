@@ -67,6 +67,19 @@ def _additive(allowed: Tensor, like: Tensor) -> Tensor:
     return torch.zeros(allowed.shape, dtype=like.dtype, device=like.device).masked_fill(~allowed, -torch.inf)
 
 
+def with_draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a fractional max pool, with the random numbers that it would draw: so the tape holds them."""
+    axes = _DRAWS.get(function)
+    if axes is None or kwargs.get("_random_samples") is not None:
+        return kwargs
+    x = args[0]
+    samples = 1 if x.dim() == axes + 1 else len(x)
+    return {**kwargs, "_random_samples": torch.rand(samples, x.size(-axes - 1), axes, dtype=x.dtype, device=x.device)}
+
+
+_DRAWS: dict[Any, int] = {F.fractional_max_pool2d: 2, F.fractional_max_pool3d: 3}  # and the axes of a plane
+
+
 def _in_steps(function: Any) -> Callable[..., Any]:
     """A function that torch has written in Python, whose steps are seen, not the call itself."""
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")

@@ -1,0 +1,99 @@
+"""The constants that a forward pass reads besides the tensors of the model: does another pass read the same?
+
+A tensor that is made anew in every pass (a mask, a table of positions, a count) may come from the input by a way that
+the tape does not see. So may a Python number. A pass that reads others than a verified one is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from numbers import Number
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .values import Op, Value
+
+FEW_VALUES = 16  # a factor with at most so many different numbers is known by these, wherever they stand
+
+
+class Constant(NamedTuple):
+    """A constant among an operation's arguments, the `number`th of them."""
+
+    op: Op
+    number: int
+    data: Any
+    place: int  # a hash of where on the tape it is read
+    digests: list[int]  # of its content: one per sample where its first axis is the batch
+
+    @property
+    def keys(self) -> list[int]:
+        """Hashes of its content at this place."""
+        return [hash((self.place, digest)) for digest in self.digests]
+
+    @property
+    def values(self) -> set[int]:
+        """Hashes of the different numbers of a factor, if they are few."""
+        if not isinstance(self.data, Tensor) or not self.op.operation.multiplies:
+            return set()
+        different = self.data.detach().unique()
+        return {hash((self.place, value)) for value in different.tolist()} if len(different) <= FEW_VALUES else set()
+
+
+def constants_read(ops: Sequence[Op], batch: int) -> Iterator[Constant]:
+    """The constants of a tape that another pass may read otherwise: fresh tensors, and numbers that are no sizes."""
+    known: dict[Any, list[int]] = {}  # a mask is read by every layer
+    for position, op in enumerate(ops):
+        if op.is_layer and not op.fresh:  # its numbers are sizes
+            continue
+        for number, data in enumerate(constants_of(op)):
+            if not isinstance(data, Tensor):
+                if isinstance(data, int) and not _reads_numbers(op):
+                    continue
+                digests = [hash(repr(data))]
+            elif op.fresh and data.layout is torch.strided:
+                memory = data.data_ptr(), data.dtype, data.shape, data.stride()
+                digests = known[memory] = known.get(memory) or _digests(data, batch)
+            else:
+                continue
+            yield Constant(op, number, data, hash((position, number)), digests)
+
+
+def _digests(data: Tensor, batch: int) -> list[int]:
+    """Hashes of a tensor's content, one per sample where its first axis is the batch.
+
+    If it holds one number alone, it is known by this number, whatever its shape.
+    """
+    rows = data.detach().cpu().reshape(batch if data.dim() and len(data) == batch else 1, -1)
+    alike = (rows == rows[:, :1]).all(1).tolist()
+    raw = rows.contiguous().view(torch.uint8).numpy()
+    return [
+        hash(row[: data.element_size()].tobytes() if one else row.tobytes())
+        for row, one in zip(raw, alike, strict=True)
+    ]
+
+
+def _reads_numbers(op: Op) -> bool:
+    """Whether whole numbers among the arguments may enter the output: else they are axes and sizes."""
+    return op.traits.elementwise or op.traits.constants is not None or op.traits.bounds is not None
+
+
+def constants_of(op: Op) -> Iterator[Any]:
+    """The tensors and numbers among an operation's arguments that do not come from the input."""
+    if op.declared == "all":
+        return iter(())
+    return _constants((*op.args, *op.kwargs.values()), op.declared != "numbers")
+
+
+def _constants(items: Iterable[Any], numbers: bool) -> Iterator[Any]:
+    for item in items:
+        kind = item.__class__
+        if kind is Value or kind is bool or item is None:
+            continue
+        if isinstance(item, Tensor) or (numbers and isinstance(item, Number)):
+            yield item
+        elif isinstance(item, list | tuple) and kind is not torch.Size:
+            yield from _constants(item, numbers)
+        elif isinstance(item, dict):
+            yield from _constants(item.values(), numbers)
