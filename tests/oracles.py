@@ -93,6 +93,12 @@ def branches(rule: str, x: Tensor, w: Tensor, b: Tensor, ones: Tensor | None = N
         return [Branch(xw, b, everyone, options.get("epsilon", 1e-6))]
     if rule == "zplus":
         return [Branch(positive(xw), positive(b), everyone)]
+    if rule == "signed-zplus":
+        z = xw.sum(0) + b
+        return [
+            Branch(positive(xw), positive(b), (z > 0).to(w.dtype)),
+            Branch(negative(xw), negative(b), (z < 0).to(w.dtype)),
+        ]
     if rule == "alphabeta":
         alpha, beta = options.get("alpha", 2.0), options.get("beta", 1.0)
         return [

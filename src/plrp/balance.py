@@ -22,6 +22,7 @@ from torch import Tensor
 from .errors import BrokenArithmetic
 from .ledger import Ledger, conservation, growth_by_pruning, rows_of
 from .pruning import Pruning
+from .spelling import printable
 
 __all__ = ["Balance"]
 
@@ -118,7 +119,7 @@ class Balance:
         return [{"sample": n, **{name: c[n] for name, c in table.items()}} for n in range(len(self.problems))]
 
     def __repr__(self) -> str:
-        return self.words()
+        return printable(self.words())
 
     def words(self, remedy: str = REMEDY) -> str:
         """The balance in sentences; `remedy` names the settings to change where PLRP-M broke the arithmetic."""

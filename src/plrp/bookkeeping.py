@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .composites import Composite
-from .ledger import Booking, Ledger, Mass, growth, signed_mass
+from .ledger import Booking, Ledger, Mass, signed_mass
 from .passage import CaseResult, Mask
 from .tape.operations import Family
 from .tape.samples import Samples
@@ -46,10 +46,6 @@ class Bookkeeper:
     def mass(self, relevance: Any, samples: Samples) -> Mass:
         """The mass of the positive and of the negative part, per sample."""
         return signed_mass(samples.rows(relevance))
-
-    def size(self, relevance: Any, samples: Samples) -> Tensor:
-        """‖R‖₁ per sample."""
-        return torch.linalg.vector_norm(samples.rows(relevance), 1, 1)
 
     def write_operation(
         self, op: Op, composite: Composite, given: Sequence[Any], handed: Sequence[Any], book: Booking
@@ -89,10 +85,10 @@ class Bookkeeper:
         self.masses[id(mask.value)] = out
         self.ledger.add(layer=mask.name, op="condition", rule=mask.label, mass_in=into, mass_out=out, book=book)
 
-    def write_growth(self, value: Value, before: Any, after: Any) -> None:
+    def write_growth(self, book: Booking) -> None:
         """Note by how much pruning multiplied ‖R‖₁ of a tensor."""
-        factor = growth(self.size(before, value.samples), self.size(after, value.samples))
-        self.grown = factor if self.grown is None else torch.maximum(self.grown, factor)
+        if book.grown is not None:
+            self.grown = book.grown if self.grown is None else torch.maximum(self.grown, book.grown)
 
     def store_layers(self, value: Value, relevance: Any) -> None:
         """Store the relevance of a tensor for the layers that read it, where the user wants to see it."""

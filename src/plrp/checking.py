@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .composites import names, resolve
+from .composites import Composite, names, resolve
 from .errors import TraceError, UnsupportedOperation
 from .spelling import plural
 from .tables import render_html, render_table
 from .tape.own_rules import refuse_unused, rules_for
-from .tape.trace import record
+from .tape.trace import Trace, record
 from .tape.verification import record_verified
 
 
@@ -31,7 +31,7 @@ class Check(NamedTuple):
     def __repr__(self) -> str:
         seen = f"{plural(self.operations, 'operation')}, {plural(self.layers, 'conv or linear layer')}"
         if not self.problems and len(self.composites) < len(names()):
-            return f"Supported under {' and '.join(self.composites)}: {seen}."
+            return f"Supported under {' and '.join(', '.join(self.composites).rsplit(', ', 1))}: {seen}."
         if not self.problems:
             return f"Supported: {seen}."
         table = render_table(("operation", "after layer", "why"), self.problems)
@@ -75,5 +75,13 @@ def check(
                 problems.append(("the whole model", "", str(error)))
     if problems:
         return Check(problems, layers, operations)
-    fitting = tuple(name for name in names() if not trace.unsupported_under(resolve(name).products))
-    return Check(problems, layers, operations, fitting)
+    return Check(problems, layers, operations, tuple(name for name in names() if _serves(resolve(name), trace)))
+
+
+def _serves(composite: Composite, trace: Trace) -> bool:
+    """Whether a composite has a rule for every operation and layer that relevance reaches."""
+    try:
+        composite.on(trace.ops, trace.leaves)
+    except UnsupportedOperation:
+        return False
+    return not trace.unsupported_under(composite.products)

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .rules import AlphaBeta, Centred, Epsilon, Flat, Gamma, Rule, ZBox, ZPlus, nonnegative
+from .errors import UnsupportedOperation
+from .rules import AlphaBeta, Centred, Epsilon, Flat, Gamma, Rule, SignedZPlus, ZBox, ZPlus, nonnegative
 from .spelling import nearest
 from .tables import render_table
 from .tape.operations import Family
 from .tape.recognition import is_residual
 from .tape.trace import Trace
-from .tape.values import PRODUCTS, Op
+from .tape.values import PRODUCTS, Op, Value, below_offsets
 
 __all__ = ["is_any", "is_conv", "is_linear"]
 
@@ -81,6 +82,23 @@ class Composite:
         copied.layers = {**self.layers, **layers}
         return copied
 
+    def on(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
+        """This composite for relevance that goes down a tape from `start`.
+
+        Below an activation that is not 0 at 0, z⁺ takes contributions of the output's sign, and αβ is refused.
+        """
+        signed: dict[str, Rule] = {}
+        for op, kind in below_offsets(ops, start, self.products).items():
+            rule = self.rule(op)
+            if isinstance(rule, AlphaBeta) and rule.beta > 0:
+                raise UnsupportedOperation(
+                    f"{rule.name} would turn signs in layer '{op.name}': the {kind} above it is not 0 at 0, so outputs "
+                    "below 0 carry relevance too. Use epsilon, gamma or z⁺ there, say composite='epsilon-gamma'."
+                )
+            if type(rule) in (ZPlus, AlphaBeta):
+                signed[op.name] = SignedZPlus(rule.epsilon)
+        return self.with_layers(signed) if signed else self
+
     def rule(self, op: Op) -> Rule:
         """The rule of a conv or linear layer."""
         if op.name in self.layers:
@@ -124,7 +142,8 @@ class Composite:
     def table(self, trace: Trace) -> str:
         """The layers of a trace with their rules, layer ⇒ rule."""
         self.check(trace)
-        return render_table(("layer", "⇒", "rule"), [(op.name, "⇒", self.rule(op).name) for op in trace.layers])
+        here = self.on(trace.ops, trace.leaves)
+        return render_table(("layer", "⇒", "rule"), [(op.name, "⇒", here.rule(op).name) for op in trace.layers])
 
     def check(self, trace: Trace) -> None:
         """Refuse overrides for layers that the trace does not have."""

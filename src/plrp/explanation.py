@@ -19,7 +19,7 @@ from .ledger import Ledger, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
 from .request import Request, joined_structure, pieces, some
-from .spelling import nearest, plural
+from .spelling import nearest, plural, printable
 from .survey import Survey
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
 from .tape.refusals import check_samples
@@ -90,7 +90,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     """The relevance of a prediction.
 
     - `relevance`: of the input, in its shape (a tuple of tensors for a model with several inputs);
-    - `logits`: the model's output, before a softmax or sigmoid at its end (`head` names it);
+    - `logits`: the model's output, before its head, a final softmax, sigmoid, softplus or exp (`head` names it);
     - `target`: the classes that were explained, or the index tuple or callable that was given;
     - `score`: the explained score per sample, the relevance that was handed down;
     - `layers`: the (pruned) relevance at the input of each conv and linear layer by name, if it was asked for;
@@ -286,7 +286,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n(for the ledger, layer by layer: print(explanation.booked))"
+        return f"{printable(self._title())}\n(for the ledger, layer by layer: print(explanation.booked))"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"

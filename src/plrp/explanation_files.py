@@ -17,6 +17,7 @@ from .balance import Problem
 from .explanation import Explanation
 from .files import new_file
 from .pruning import Pruning
+from .spelling import printable
 
 KIND = "explanation"
 """The entry `kind` in the settings of these files."""
@@ -48,7 +49,7 @@ class SavedExplanation:
         how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
         wrong = sum(problem is not None for problem in self.problems)
         broken = f"; the arithmetic broke in {wrong} of {len(self.problems)} samples" if wrong else ""
-        return f"Relevance {shapes}, {how}, {self.composite}, by plrp {self.version}{broken}"
+        return printable(f"Relevance {shapes}, {how}, {self.composite}, by plrp {self.version}{broken}")
 
 
 def save_explanation(path: str | Path, explanation: Explanation, version: str) -> None:

@@ -51,7 +51,7 @@ class Booking:
     def __init__(self, active: bool = True) -> None:
         self.active = active
         self.bias: Any = 0.0
-        self.constant: Any = 0.0  # class tokens, position embeddings, padding: constants of the model
+        self.constant: Any = 0.0  # class tokens, position embeddings, padding, φ(0) of activations
         self.epsilon: Any = 0.0
         self.softmax: Any = 0.0  # taken by the softmax rule, or given where it is negative
         self.created: Any = 0.0
@@ -59,6 +59,7 @@ class Booking:
         self.withheld: Any = 0.0  # withheld by a condition
         self.cancellation: Any = None  # at a sum a + b: Σ(|a| + |b|) / Σ|a + b|
         self.amplification: Any = None  # and Σ(|R_a| + |R_b|) / Σ|R|
+        self.grown: Any = None  # the factor by which PLRP-M multiplied a tensor's ‖R‖₁; known without the ledger too
 
     @property
     def booked(self) -> tuple[Any, ...]:

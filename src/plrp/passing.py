@@ -91,6 +91,16 @@ def _pass(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevan
     return [sum_to(given, op.inputs[0].shape)]
 
 
+def _offset(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
+    """R (φ(z) − φ(0)) / φ(z); the share of φ(0) is booked as a constant's, and all of R where φ(z) = 0."""
+    zeros = torch.zeros(op.inputs[0].shape, dtype=given.dtype, device=given.device)
+    y, at_zero = _output(op, given.dtype), next(tensors_in(op.call([zeros])))
+    s = quotient(given, y, 0.0)
+    if book.active:
+        book.constant = book.constant + op.output.samples.sum(torch.where(y == 0, given, s * at_zero))
+    return [sum_to(s * (y - at_zero), op.inputs[0].shape)]
+
+
 def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     """Relevance follows the elements; constants (padding, a constant in a cat) are booked their relevance."""
     first = next(r for r in relevance if r is not None)
@@ -108,9 +118,6 @@ def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composit
     if op.kind == "repeat_interleave" and len(op.args) == 3 and type(op.args[1]) is int:
         axis = op.args[2] % first.dim()
         return [first.unflatten(axis, (-1, op.args[1])).sum(axis + 1)]
-    if op.kind == "glu":  # a · σ(b): the signal a takes all
-        halves = [first, torch.zeros_like(first)]
-        return [torch.cat(halves, op.argument(1, "dim", -1))]
     if op.traits.constants is not None and book.active:
         _book_constants(op, op.traits.constants, first, book)
     return list(transposed(op, relevance, first.dtype, op.inputs))
@@ -347,6 +354,7 @@ def _embedding(op: Op, given: Tensor, book: Booking, composite: Composite) -> Re
 _OF_SEVERAL_OUTPUTS = {Family.REARRANGE: _rearrange, Family.WINNER: _winner}
 _OF_ONE_OUTPUT: dict[Family, Callable[[Op, Tensor, Booking, Composite], Relevances]] = {
     Family.PASS: _pass,
+    Family.OFFSET: _offset,
     Family.SPLIT: _split,
     Family.AFFINE: _affine,
     Family.GATE: _gate,

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
+from .spelling import visible
+
 EVERY = 60.0
 """Seconds between two lines in a pipe or a file."""
 
@@ -85,6 +87,7 @@ def progress(
     Without rich there are plain lines instead of a bar. `total` None: not known yet. `announce` adds lines at the
     start and at the end; a `transient` bar disappears at the end.
     """
+    label, note = visible(label), visible(note)
     if show is False:
         yield lambda advance=0, note=None, *, total=None: _raise_interrupts()
     elif (show or sys.stderr.isatty()) and (bar := _bar(unit, transient)) is not None:
@@ -93,7 +96,7 @@ def progress(
 
             def step(advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
                 _raise_interrupts()
-                changes = {"advance": advance or None, "note": note, "total": total}
+                changes = {"advance": advance or None, "note": note and visible(note), "total": total}
                 bar.update(task, **{name: value for name, value in changes.items() if value is not None})
 
             yield step
@@ -123,10 +126,10 @@ def _bar(unit: Unit, transient: bool) -> Any:
         return None
     amount = {"items": rich.MofNCompleteColumn, "share": rich.TaskProgressColumn, "bytes": rich.DownloadColumn}[unit]
     return rich.Progress(
-        rich.TextColumn("{task.description}"),
+        rich.TextColumn("{task.description}", markup=False),
         rich.BarColumn(bar_width=28),
         amount(),
-        rich.TextColumn("{task.fields[note]}"),
+        rich.TextColumn("{task.fields[note]}", markup=False),
         rich.TimeElapsedColumn(),
         rich.TextColumn("gone,"),
         rich.TimeRemainingColumn(),
@@ -148,7 +151,7 @@ class _Lines:
     def __call__(self, advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
         _raise_interrupts()
         self.done += advance
-        self.note = self.note if note is None else note
+        self.note = self.note if note is None else visible(note)
         self.total = self.total if total is None else total
         if self.total and clock() - self.written >= EVERY:
             self.written = clock()

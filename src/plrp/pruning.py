@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .ledger import Booking, Mass, signed_mass
+from .ledger import Booking, Mass, growth, signed_mass
 from .rules import ORPHANED, Branch, FirstPass, quotient
 from .spelling import nearest
 from .tape.samples import Samples
@@ -455,6 +455,8 @@ def hand_over(
         else:
             new = samples.rows(_reapply_naively(relevance, mask, samples, arrived, decided.pruned, book))
         new = torch.where(decided.pruned[:, None], new, rows)
+        if pruning.redistribution == "M":
+            book.grown = growth(torch.add(*decided.before), torch.linalg.vector_norm(new, 1, 1))
         columns.update(_flipped(new, rows) if book.active else {})
     return samples.unrows(new, relevance.shape), columns
 
@@ -546,11 +548,8 @@ def place(
         received = received + values * torch.where(values > 0, up, down)
         for sign in range(2):
             unplaced[sign] = unplaced[sign] + torch.where(after[sign] > 0, 0.0, before[sign])
-    same_sign, everyone = ([layout.spread(factor) for factor in pair] for pair in placing(unplaced, decided.after))
-    placed = (
-        surviving.clamp(min=0) * same_sign[0] + surviving.clamp(max=0) * same_sign[1] + surviving.abs() * sum(everyone)
-    )
-    return received + placed
+    up, down = (layout.spread(factor) for factor in placing(unplaced, decided.after))
+    return received + surviving * torch.where(surviving > 0, up, down)
 
 
 def hand_to_survivors(first: Any, mask: Any, like: Any, by_sign: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
@@ -583,16 +582,20 @@ def second_quotient(m: Tensor, reached: Tensor, magnitudes: Tensor | None) -> tu
     return torch.where(orphan, 0.0, m / torch.where(orphan, 1.0, reached)), torch.where(orphan, m, 0.0)
 
 
-def placing(unplaced: Sequence[Tensor], masses: Mass) -> tuple[Mass, Mass]:
-    """Factors that share out mass without a place: the first pair multiplies the survivors of each sign, the second
-    pair all survivors' |r̃|, for mass whose sign has no survivor.
+def placing(unplaced: Sequence[Tensor], masses: Mass) -> Mass:
+    """Factors, one for the survivors of each sign, that share out mass without a place.
+
+    Mass of a sign goes to the survivors of that sign; if it has none, to all of them in proportion to |r̃|.
     """
     whole = masses[0] + masses[1]
-    same_sign, everyone = [], []
-    for mass, lost, direction in zip(masses, unplaced, (1.0, -1.0), strict=True):
-        same_sign.append(torch.where(mass > 0, lost / torch.where(mass > 0, mass, 1.0), 0.0))
-        everyone.append(torch.where(mass > 0, 0.0, direction * lost / torch.where(whole > 0, whole, 1.0)))
-    return (same_sign[0], same_sign[1]), (everyone[0], everyone[1])
+    (up, to_all), (down, from_all) = (
+        (
+            torch.where(mass > 0, lost / torch.where(mass > 0, mass, 1.0), 0.0),
+            torch.where(mass > 0, 0.0, lost / torch.where(whole > 0, whole, 1.0)),
+        )
+        for mass, lost in zip(masses, unplaced, strict=True)
+    )
+    return up + to_all - from_all, down - to_all + from_all
 
 
 def _flipped(new: Tensor, rows: Tensor) -> dict[str, Any]:

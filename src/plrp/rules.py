@@ -20,7 +20,10 @@ from torch import Tensor
 
 from .tape.maps import Convolution, Dense, LinearMap, Replayed, Weight
 
-__all__ = ["AlphaBeta", "Centred", "Epsilon", "Flat", "Gamma", "Pass", "Rule", "WSquare", "ZBox", "ZPlus", "Zero"]
+__all__ = [
+    *("AlphaBeta", "Centred", "Epsilon", "Flat", "Gamma", "Pass", "Rule", "SignedZPlus", "WSquare", "ZBox", "ZPlus"),
+    "Zero",
+]
 
 Bound = float | Tensor | None
 EPSILON = 1e-6
@@ -174,6 +177,23 @@ class ZPlus(Rule):
         return [_positive(map, x, nonnegative)]
 
 
+class SignedZPlus(ZPlus):
+    """LRP-z⁺ for outputs of either sign: z > 0 hands down to the contributions (xw)⁺ and b⁺, z < 0 to (xw)⁻ and b⁻.
+
+    It takes the place of z⁺ below an activation that is not zero at zero (sigmoid, softplus, exp). There an output
+    z < 0 carries relevance, which z⁺ would hand to the inputs that speak against it.
+    """
+
+    needs_output = True
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """A branch for outputs above zero and one for those below."""
+        assert z is not None
+        positive, negative = _positive(map, x, nonnegative), _negative(map, x, nonnegative)
+        positive.share, negative.share = (z > 0).to(x.dtype), (z < 0).to(x.dtype)
+        return [positive, negative]
+
+
 class AlphaBeta(Rule):
     """LRP-αβ: positive contributions times α, negative ones times −β, α − β = 1 (Bach et al. 2015)."""
 
@@ -189,8 +209,9 @@ class AlphaBeta(Rule):
         positive.share = self.alpha
         if self.beta == 0:
             return [positive]
-        negative = None if map.bias is None else map.bias.clamp(max=0)
-        return [positive, Branch(map, _sided(x, nonnegative, map.negative, map.positive), negative, share=-self.beta)]
+        negative = _negative(map, x, nonnegative)
+        negative.share = -self.beta
+        return [positive, negative]
 
 
 class Gamma(Rule):
@@ -327,6 +348,12 @@ def _positive(map: LinearMap, x: Tensor, nonnegative: bool) -> Branch:
     """n = (xw)⁺ = x⁺w⁺ + x⁻w⁻."""
     bias = None if map.bias is None else map.bias.clamp(min=0)
     return Branch(map, _sided(x, nonnegative, map.positive, map.negative), bias, one_sign=True)
+
+
+def _negative(map: LinearMap, x: Tensor, nonnegative: bool) -> Branch:
+    """n = (xw)⁻ = x⁺w⁻ + x⁻w⁺."""
+    bias = None if map.bias is None else map.bias.clamp(max=0)
+    return Branch(map, _sided(x, nonnegative, map.negative, map.positive), bias)
 
 
 def _sided(x: Tensor, nonnegative: bool, up: Weight, down: Weight) -> tuple[Part, ...]:

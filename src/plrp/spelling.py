@@ -1,10 +1,13 @@
-"""Words of messages: which name a user may have meant, a long text shortened, a number with its noun."""
+"""Words of messages: which name a user may have meant, a text shortened or without effects, a number with its noun."""
 
 from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable
+
+_DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def close_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
@@ -47,3 +50,21 @@ def shortened(text: str, most: int = 26) -> str:
 def plural(count: int, noun: str, form: str = "") -> str:
     """A number, in a format such as `,`, with its noun."""
     return f"{count:{form}} {noun}{'s' * (count != 1)}"
+
+
+def visible(text: str) -> str:
+    """A text without effects: control characters as pictures, direction marks and half characters as �.
+
+    >>> visible("a\\x1b[2J")
+    'a␛[2J'
+    """
+    shown = _DIRECTION.sub("�", text).replace("\n", "⏎").replace("\t", "→").replace("\r", "␍")
+    return "".join(
+        chr(0x2400 + ord(c)) if ord(c) < 32 else "�" if unicodedata.category(c) in ("Cc", "Cs", "Cn") else c
+        for c in shown
+    )
+
+
+def printable(text: object) -> str:
+    """A message for a terminal: each of its lines `visible`, so that no name in it colours, moves or erases text."""
+    return "\n".join(map(visible, str(text).split("\n")))

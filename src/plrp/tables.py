@@ -6,10 +6,12 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from .spelling import visible
+
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned for a terminal."""
-    table = [list(header), *[list(map(str, row)) for row in rows]]
+    table = [list(header), *[[visible(str(cell)) for cell in row] for row in rows]]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])

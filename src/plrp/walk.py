@@ -50,11 +50,12 @@ class Walk(Bookkeeper):
         record: Record | None = None,
     ) -> None:
         super().__init__(trace, request.layers, ledger)
-        self.trace, self.composite, self.pruning = trace, request.composite, request.pruning
+        self.trace, self.pruning = trace, request.pruning
         self.passage, self.record = passage, record
         given = next(t.dtype for t in tensors_in(trace.output) if t.is_floating_point())
         self.dtype = torch.float64 if given == torch.float64 else torch.float32
         self.start = start(trace, request.target, self.dtype)
+        self.composite = request.composite.on(self.start.ops, [self.start.value])
         last = self.start.value.producer
         if last is not None and self.start.classes is not None:  # of log-odds
             on_differences = Differences(self.composite.rule(last), self.start.classes)
@@ -114,8 +115,7 @@ class Walk(Bookkeeper):
                 book = self.booking()
                 pruned, columns = (self.prune if passage is None else self.hold)(relevance, site, arrived, book)
                 self.write_pruning(value, site.name, self.pruning.label, relevance, pruned, book, columns)
-                if self.redistributes and self.pruning.redistribution == "M":
-                    self.write_growth(value, relevance, pruned)
+                self.write_growth(book)
                 if record is not None and record.factors is not None:
                     record.factors[key] = pruning_factor(self.tensor(relevance), self.tensor(pruned), value.samples)
                 relevance = pruned

@@ -15,7 +15,7 @@ from loop_cases import CASES, Case, Draw
 from torch import Tensor
 
 from plrp.fast import native
-from plrp.fast.native.signatures import FLAG, SIGNATURES, Array, Integer
+from plrp.fast.native.signatures import FLAG, GEOMETRY, SIGNATURES, Array, Integer
 
 REFUSED = TypeError, ValueError, IndexError, MemoryError
 EXTREMES = (-(1 << 62), -(1 << 31), -2, -1, 1 << 20, 1 << 31, (1 << 62) - 1)
@@ -75,6 +75,31 @@ def with_bad_sizes(case: Case, draw: Draw, loop: str) -> Iterator[Case]:
                     yield replace(case, arguments={**fresh(case), name: other})
 
 
+def forged() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Right calls but for sizes whose product wraps round 2⁶⁴, of every loop that multiplies sizes of no array."""
+    large, four = (1 << 31) - 1, (968973220, 49477, 384773)  # a × b × c = 2⁶⁴ + 4
+    assert (four[0] * four[1] * four[2]) % (1 << 64) == 4
+    plain = {name: int(not name.startswith("padding")) for name in GEOMETRY}
+
+    def axes(**sizes: tuple[int, ...]) -> dict[str, int]:
+        return {f"{what}{axis}": size for what, each in sizes.items() for axis, size in enumerate(each)}
+
+    # the plane of the output is negative, that of sample −1 lies before the map
+    map_, taps = torch.empty(1 << 20, dtype=torch.int32), torch.empty(1, dtype=torch.int32)
+    one = {"positions": torch.tensor([(1 << 63) - 1]), "places": 1, "map": map_, "rows": torch.empty(1).long()}
+    yield "plan", one | {"taps": taps} | plain | axes(**{"in": (1 << 20, 1, 1), "out": (large, large, 3)})
+    # two planes of four places, whose second row lies far away; no plane, and outputs that 32 bits have as none
+    won = {"flat": torch.zeros(1).long(), "neurons": 1, "out": torch.empty(1).long(), "threads": 1}
+    far = axes(**{"in": four, "kernel": (2, 1, 1), "dilation": (1 << 29, 1, 1)})
+    yield "winners", {"x": torch.zeros(8)} | won | plain | far
+    yield "winners", {"x": torch.zeros(0)} | won | plain | axes(out=(1 << 16, 1 << 16, 1))
+    for what in ("in", "out", "kernel"):
+        planes = {"x": torch.zeros(0), "given": torch.zeros(0), "taken": torch.zeros(0), "planes": 0, "threads": 1}
+        yield "pool", planes | plain | axes(**{what: (large, large, large)})
+    for loop in ("layer", "redistribute"):
+        yield loop, CASES[loop](Draw(0)).arguments | {"samples": 5, "axis": large, "inner": large, "reach": large}
+
+
 def fresh(case: Case) -> dict[str, Any]:
     """The arguments in memory of their own, to the byte: what lies beyond is nobody's."""
     return {name: v.clone() if isinstance(v, Tensor) else v for name, v in case.arguments.items()}
@@ -83,6 +108,14 @@ def fresh(case: Case) -> dict[str, Any]:
 def main(seeds: int) -> int:
     """Try every loop with every kind of misfit."""
     accepted = refused = 0
+    for loop, arguments in forged():
+        try:
+            native.call(loop, *arguments.values())
+        except (ValueError, IndexError):
+            refused += 1
+        else:
+            accepted += 1
+            print(f"{loop}: took sizes whose product wraps round")
     for loop, make in CASES.items():
         for seed in range(seeds):
             draw = Draw(seed)

@@ -204,6 +204,23 @@ class Padded(Odd):
     padded = True
 
 
+class Soft(nn.Module):
+    """Activations that are not zero at zero, so that outputs of either sign hold relevance."""
+
+    def __init__(self, axes: int, draw: random.Random) -> None:
+        super().__init__()
+        conv, self.axes = CONV[axes], axes
+        self.stem, self.norm = conv(2, 6, 3, padding=1), NORM[axes](8)
+        self.convs = nn.ModuleList(conv(n, 8, 3, padding=1, groups=g) for n, g in ((6, 1), (8, 2), (8, 1)))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.softplus(self.stem(x))
+        x = torch.sigmoid(self.norm(self.convs[0](x)))
+        x = MAX_POOL[self.axes](self.convs[1](x) - 0.1, 2).exp()
+        return self.head((F.relu(x - 0.5) + torch.sigmoid(self.convs[2](x))).flatten(2).mean(2))
+
+
 KINDS = {kind.__name__: kind for kind in (Straight, Residual, Branching, Growing, Everywhere, Odd)}
 
 
@@ -218,7 +235,7 @@ def network(
     draw = random.Random(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = (KINDS | {"Padded": Padded})[kind](axes, draw).eval()
+        model = (KINDS | {"Padded": Padded, "Soft": Soft})[kind](axes, draw).eval()
         x = torch.randn(3, 2, *[SIDE[axes] + draw.randint(0, 2) for _ in range(axes)])
         model(x)
         for module in model.modules():

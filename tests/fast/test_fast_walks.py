@@ -39,7 +39,7 @@ NAMED = [
     "epsilon-gamma-box",
 ]
 COMPOSITES: dict[str, str | plrp.Composite] = {name: name for name in NAMED}
-for rule in (rules.Zero(), rules.WSquare(), rules.Flat()):
+for rule in (rules.Zero(), rules.WSquare(), rules.Flat(), rules.SignedZPlus()):
     COMPOSITES[rule.name] = plrp.Composite([(plrp.composites.is_any, rule)], name=rule.name)
 
 shares = st.sampled_from([0.0, 0.05, 0.2, 0.5, 0.9])
@@ -369,6 +369,23 @@ def test_a_sweep_is_one_explanation_after_the_other(
                     assert bool((off <= 1e-5).all()), layer
                 else:
                     assert bool((off <= 0.2).all()), layer  # a borderline neuron may have turned
+
+
+@pytest.mark.parametrize("composite", ["epsilon-plus-flat", "epsilon-plus", "epsilon", "epsilon-gamma-box"])
+@pytest.mark.parametrize("axes", [1, 2])
+def test_outputs_of_either_sign_are_followed_as_in_the_reference(axes: int, composite: str) -> None:
+    """Below activations that are not zero at zero, pruned and not, one by one and in a stack."""
+    prunings = [None, *SWEPT, plrp.Pruning(0.3, redistribution="M"), plrp.Pruning(0.3, redistribution="M-sign")]
+    for pruning in prunings:
+        found, expected, _ = both("torch float64", "Soft", axes, 1, 1.0, composite=composite, pruning=pruning)
+        assert float(relative(found.relevance, expected.relevance).max()) <= 1e-9
+        assert float(found.closing().max()) <= 1e-9
+    with followed(1.0):
+        model, x = network("Soft", axes, 1, torch.float64)
+        trace = plrp.trace(model, x)
+        for explanation, pruning in zip(trace.sweep(SWEPT, composite=composite), SWEPT, strict=True):
+            alone = trace.explain(composite=composite, pruning=pruning)
+            assert float(relative(explanation.relevance, alone.relevance).max()) <= 1e-9
 
 
 # ---------------------------------------------------------------- sample by sample

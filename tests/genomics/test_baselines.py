@@ -58,7 +58,7 @@ def test_ism_is_a_loop_over_every_base_and_letter(batch_size: int, target: objec
             np.testing.assert_allclose(found.per_base()[k, i], worth, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", [nn.Softmax(1), nn.Sigmoid(), nn.LogSoftmax(1)])
+@pytest.mark.parametrize("head", [nn.Softmax(1), nn.Sigmoid(), nn.LogSoftmax(1), nn.Softplus()])
 def test_the_score_is_the_one_before_a_final_softmax(head: nn.Module) -> None:
     plain, ended = network(), network(head)
     for method in (ism, gradient_input):

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
 import json
 import re
+import subprocess
+from importlib import resources
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -87,11 +91,32 @@ def test_sequences_without_a_genome(work: Path, capsys: pytest.CaptureFixture[st
     assert not tracks[2][40:].any()
     assert [track["name"] for track in facts["features"]] == ["seqlets, PLRP-λ p=0.3", "known"]
     assert facts["features"][1]["items"] == [[0, 3, 9, "site", "5", "-", "."]]
-    assert all(not set(name) & set(": ") for name, _ in facts["contigs"])
+    assert all(not set(name) & set(": <>&\"'") for name, _ in facts["contigs"])
     page = Path("page.html").read_text()
     assert "<h1>A&lt;B</h1>" in page
     assert "<b>" not in page[: page.index("<script>")]
     assert "The MIT License" in page
+
+
+@pytest.mark.skipif(which("node") is None, reason="no node")
+def test_names_that_igv_reads_as_html_are_escaped() -> None:
+    """igv.js writes names of tracks, and rows of its popups, as HTML."""
+    script = (resources.files("plrp.genomics") / "front" / "browser.js").read_text(encoding="utf-8")
+    name = """<img src=x onerror="alert('1')">&lt;"""
+    facts = {"tracks": [{"name": name}], "features": [{"name": name, "items": [], "colors": {}}], "contigs": []}
+    program = script.partition("async function start")[0] + (
+        f"const names = tracksOf({json.dumps(facts)}).map(track => track.name);"
+        "console.log(JSON.stringify([...names, escaped(0.5)]));"
+    )
+    done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
+    *names, number = json.loads(done.stdout)
+    assert len(names) == 2
+    for shown in names:
+        assert not set("<>\"'") & set(shown)
+        assert html.unescape(shown) == name
+    assert number == "0.5"
+    assert script.count("name: track.name") == 0
+    assert 'browser.on("trackclick"' in script
 
 
 @pytest.mark.parametrize("overlap", ["mean", "sum", "strongest"])

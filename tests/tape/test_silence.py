@@ -115,7 +115,7 @@ IN_PLACE: dict[str, Step] = {
     "**=": power,
     "%=": remainder,
     "//=": floor,
-    **{name: method(name) for name in ("sin_", "round_", "floor_", "sign_", "trunc_", "reciprocal_", "tan_")},
+    **{name: method(name) for name in ("sin_", "round_", "floor_", "sign_", "trunc_", "frac_", "tan_")},
     "addcmul_": method("addcmul_", torch.ones(6), torch.ones(6)),
     "lerp_": method("lerp_", torch.zeros(6), 0.5),
     "index_put_": method("index_put_", (torch.tensor([0]),), torch.tensor(1.0)),

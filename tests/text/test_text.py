@@ -20,6 +20,7 @@ import plrp
 import plrp.text
 from plrp.cli import main
 from plrp.errors import UsageError
+from plrp.spelling import visible
 from plrp.text import coloured_text
 from plrp.text.tokens import token_id, tokenized, words
 from small_models import built, byte_tokenizer, transformers, word_tokenizer
@@ -273,7 +274,7 @@ def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, t
     found = plrp.text.explain(llama, bytewise, HOSTILE)
     svg = ElementTree.fromstring(found.save(tmp_path / "x.svg").read_text("utf-8"))
     texts = [e.text or "" for e in svg.iter("{http://www.w3.org/2000/svg}text")][1:]
-    assert "".join(texts).replace("⋯", "").replace(" ", "") == coloured_text.visible(HOSTILE).replace(" ", "")
+    assert "".join(texts).replace("⋯", "").replace(" ", "") == visible(HOSTILE).replace(" ", "")
     for shown in (found.save(tmp_path / "x.html").read_text("utf-8"), found._repr_html_()):
         assert "<script>" not in shown
         assert "\x1b" not in shown

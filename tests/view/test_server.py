@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
+import logging
 import re
 import signal
 import socket
@@ -23,7 +25,7 @@ import numpy as np
 import pytest
 import torch
 from discs import NAMES, SIDE, network, picture
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from torch import nn
 
 import plrp
@@ -50,9 +52,9 @@ def photograph() -> bytes:
     return encoded(Image.fromarray(pixels))
 
 
-def encoded(image: Image.Image) -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
     content = io.BytesIO()
-    image.save(content, format="PNG")
+    image.save(content, format=kind)
     return content.getvalue()
 
 
@@ -134,6 +136,14 @@ def test_a_bad_file_is_refused(address: str, content: bytes, problem: str) -> No
     assert "etc" not in lines[-1]["problem"]
 
 
+def test_an_upload_starts_no_other_program(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **_: started.append(given))
+    _, (*_, last) = post(address, encoded(Image.new("RGB", (8, 8)), "EPS"), name="cat.jpg")
+    assert "cat.jpg is not an image that plrp can read" in last["problem"]
+    assert started == []
+
+
 def test_a_file_that_is_too_large_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "LARGEST_UPLOAD", 1000)
     status, (line,) = post(address, photograph())
@@ -205,8 +215,62 @@ def test_work_ends_when_its_visitor_leaves(address: str, explainer: Host, monkey
     assert len(bundles(post(address, photograph())[1])) == 2  # the next one is served
 
 
+@pytest.mark.parametrize("path", ["/explain?name=x.png", "/channel"])
+def test_a_visitor_who_leaves_amid_an_upload_prints_nothing(
+    address: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+    place = urllib.parse.urlsplit(address)
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nx-plrp-token: {TOKEN}\r\ncontent-length: 5000\r\n\r\n"
+    for _ in range(3):
+        with socket.create_connection((place.hostname, place.port)) as visitor:
+            visitor.sendall(head.encode() + b"some of it")
+    assert len(bundles(post(address, photograph())[1])) == 2  # served after them, so that all has been said
+    logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
+    assert caplog.text == ""
+
+
+def test_work_that_outlives_the_server_ends_in_silence(explainer: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended, finished = threading.Event(), threading.Event(), threading.Event()
+
+    def work(content: bytes, name: str, target: str | None, tell: Callable[..., None], *_: object) -> None:
+        begun.set()
+        ended.wait(60)
+        tell({"done": 1})
+        finished.set()
+
+    async def visit() -> None:
+        lines = server_module.answers(explainer, b"", "x", None, None)
+        asyncio.ensure_future(anext(lines))  # noqa: RUF006 the loop ends before it
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(explainer, "work", work)
+    asyncio.run(visit())
+    ended.set()
+    assert finished.wait(60)
+
+
+def test_a_failure_is_printed_without_the_effects_of_a_name(
+    explainer: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(content: bytes, name: str) -> Any:
+        raise RuntimeError(name)
+
+    monkeypatch.setattr(explainer, "open", fail)
+    lines: list[dict[str, Any]] = []
+    explainer.work(b"", "\x1b[31mred", None, lines.append, threading.Event())
+    assert "terminal says why" in lines[-1]["problem"]
+    assert "RuntimeError: ␛[31mred" in (said := capsys.readouterr().err)
+    assert "\x1b" not in said
+
+
 def ask(address: str, token: str = TOKEN, **wanted: Any) -> tuple[int, dict[str, Any]]:
-    request = urllib.request.Request(f"{address}/channel", json.dumps(wanted).encode(), {"x-plrp-token": token})
+    return sent(address, json.dumps(wanted).encode(), token)
+
+
+def sent(address: str, content: bytes, token: str = TOKEN) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"{address}/channel", content, {"x-plrp-token": token})
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, json.loads(answer.read())
@@ -242,6 +306,11 @@ def test_questions_that_no_page_asks_are_refused(address: str) -> None:
     assert "no longer kept" in ask(address, **good)[1]["problem"]
     for change in ({"channel": "0"}, {"p": 2}, {"method": "__class__"}, {"layer": None}, {"more": 1}):
         assert ask(address, **{**good, **change})[0] == 400
+    for change in ({"channel": -1}, {"channel": 10**30}, {"number": -1}, {"number": 10**30}):
+        said = f"{next(iter(change))} is a whole number from 0 to 2147483647."
+        assert ask(address, **{**good, **change}) == (400, {"problem": said})
+    assert ask(address, **{**good, "layer": "\ud800"})[0] == 400  # half a character
+    assert sent(address, b"[" * 9_900) == (400, {"problem": "A path has no brackets within brackets."})
     session = post(address, photograph())[1][-1]["facts"]["session"]
     for change in ({"channel": 999}, {"layer": "../x"}, {"number": 10**6}):
         assert ask(address, **{**good, "session": session, **change})[1]["problem"]

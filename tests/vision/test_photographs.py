@@ -15,11 +15,11 @@ from urllib.response import addinfourl
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image, PngImagePlugin
 
 from plrp.vision import BadImage, network_picture, read_photograph
 from plrp.vision import photographs as reader
-from plrp.vision.photographs import as_photograph
+from plrp.vision.photographs import as_photograph, decode_photograph, read_mask
 
 
 def gradient(width: int = 60, height: int = 40) -> np.ndarray:
@@ -172,12 +172,41 @@ def test_what_is_no_photograph_is_said_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "text.jpg").write_text("dear diary")
     (tmp_path / "folder.jpg").mkdir()
     for name, reason in {
-        "text.jpg": "is not an image that Pillow can read",
+        "text.jpg": "is not an image that plrp can read: save it as JPEG or PNG",
         "none.jpg": "does not exist",
         "folder.jpg": "is a folder",
     }.items():
         with pytest.raises(BadImage, match=reason):
             read_photograph(tmp_path / name)
+
+
+def test_no_file_starts_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow gives EPS to Ghostscript, under any name."""
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *given, **_: started.append(given))
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **_: started.append(given))
+    Image.fromarray(gradient()).save(tmp_path / "cat.eps")
+    (tmp_path / "cat.jpg").write_bytes(content := (tmp_path / "cat.eps").read_bytes())
+    for read in (read_photograph, read_mask):
+        for name in ("cat.eps", "cat.jpg"):
+            with pytest.raises(BadImage, match=rf"{name} is not an image that plrp can read"):
+                read(tmp_path / name)
+    with pytest.raises(BadImage, match=r"cat\.jpg is not an image"):
+        decode_photograph(content, "cat.jpg")
+    assert started == []
+
+
+@pytest.mark.parametrize("error", [subprocess.CalledProcessError(1, "gs"), KeyError("tile"), struct.error("short")])
+def test_any_error_of_a_decoder_is_a_bad_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    Image.fromarray(gradient()).save(tmp_path / "cat.png")
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", fail)
+    with pytest.raises(BadImage, match=r"cat\.png is damaged"):
+        read_photograph(tmp_path / "cat.png")
 
 
 def png_header(width: int, height: int) -> bytes:

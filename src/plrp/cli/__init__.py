@@ -17,8 +17,9 @@ from traceback import FrameSummary, extract_tb
 from typing import Any, NoReturn
 
 from plrp.progress import keep_interrupts
+from plrp.spelling import printable
 
-from .arguments import EXIT_CODES
+from .arguments import EXIT_CODES, say
 
 DESCRIPTION = """\
 Explains predictions of PyTorch models by layer-wise relevance propagation (LRP), and prunes the relevance on
@@ -48,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print and leave."""
-        self.exit(2, f"{self.prog}: error: {message} (`{self.prog} --help` lists the options)\n")
+        self.exit(2, f"{self.prog}: error: {printable(message)} (`{self.prog} --help` lists the options)\n")
 
 
 class Version(argparse.Action):
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with keep_interrupts():
             return int(parsed.run(parsed))
     except KeyboardInterrupt:
-        print("plrp: interrupted", file=sys.stderr)
+        say("plrp: interrupted")
         return 130
     except BrokenPipeError:
         # The reader of our output (`| head`) has left; Python would complain again while flushing at exit.
@@ -102,9 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        print(f"plrp: {in_words(error)}", file=sys.stderr)
+        say(f"plrp: {in_words(error)}")
         if not isinstance(error, (ImportError, OSError, ValueError)):
-            print("plrp: `plrp --debug ...` shows where this happened", file=sys.stderr)
+            say("plrp: `plrp --debug ...` shows where this happened")
         return int(getattr(error, "exit_code", 1))
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plrp.errors import NotWritable, UsageError
 from plrp.settings import Option, PruningSettings, Settings, SettingsType, default_of, options, proportion
+from plrp.spelling import printable
 
 if TYPE_CHECKING:
     from plrp.progress import Step
@@ -177,7 +178,12 @@ def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
 def say(text: str, quiet: bool = False) -> None:
     """Print a line about the work itself, on standard error, unless the command is to be quiet."""
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def tell(text: object) -> None:
+    """Print a result, on standard output."""
+    print(printable(text), flush=True)
 
 
 def forwards(step: Step) -> Callable[..., None]:

@@ -21,6 +21,7 @@ from .arguments import (
     location,
     pruning_of,
     say,
+    tell,
 )
 from .explain import NETWORK
 
@@ -113,14 +114,14 @@ def run(arguments: argparse.Namespace) -> int:
     how = {"show_progress": False if quiet else None, "say": lambda text: say(f"plrp: {text}", quiet)}
     exemplars = run_search(search, Execution(workers=arguments.workers, engine=engine, **how))
     if not quiet:
-        print(exemplars)
+        tell(exemplars)
     if isinstance(arguments.out, Path):
         rows = exemplars.table()
         write_csv(arguments.out / "channels.csv", list(rows[0]), [list(row.values()) for row in rows])
         if not arguments.no_pictures:
             draw(exemplars, search, arguments)
         if not quiet:
-            print(f"written: {arguments.out}{'' if arguments.no_pictures else '/index.html'}")
+            tell(f"written: {arguments.out}{'' if arguments.no_pictures else '/index.html'}")
     return 0
 
 

@@ -29,6 +29,7 @@ from .arguments import (
     pruning_of,
     say,
     settings_of,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -243,9 +244,9 @@ class PhotographQueue:
 
         if not self.arguments.quiet:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000  # no limit in a pipe or file
-            print("\n".join(report(explanation, written, width, bool(self.arguments.target))), flush=True)
+            tell("\n".join(report(explanation, written, width, bool(self.arguments.target))))
             if not self.done and (layers := skipping_layers(explanation.trace)):
-                print(lattice_sentence(layers), flush=True)
+                tell(lattice_sentence(layers))
         self.done += 1
         self.broken += bool(explanation.broken)
 

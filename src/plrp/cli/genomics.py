@@ -12,7 +12,7 @@ from plrp.genomics.sequence_settings import FileSettings
 from plrp.settings import count
 
 from . import Parser
-from .arguments import Shown, add_options, add_settings, chosen
+from .arguments import Shown, add_options, add_settings, chosen, tell
 from .genomics_explain import add_compare, add_explain, add_variants
 from .genomics_results import add_browser, add_export, add_logo, add_motifs
 
@@ -94,9 +94,9 @@ def run_simulate(arguments: argparse.Namespace) -> int:
     with usage():
         data = genomics.simulate(arguments.count, **chosen(arguments, *asked))
         folder = data.save(arguments.out)
-    print(f"{len(data)} sequences of {data.length} bases, {len(data.plantings)} planted motifs, in {folder}")
+    tell(f"{len(data)} sequences of {data.length} bases, {len(data.plantings)} planted motifs, in {folder}")
     for number, name in enumerate(data.class_names):
-        print(f"  label {number}: {name} ({int((data.labels == number).sum())})")
+        tell(f"  label {number}: {name} ({int((data.labels == number).sum())})")
     return 0
 
 
@@ -137,7 +137,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     how = chosen(arguments, "epochs", "patience", "seed")
     history = network.fit(onehot[train], labels[train], validation=held_out, **how)
     network.save(arguments.out)
-    print(
+    tell(
         f"{arguments.out}: {arguments.filters} filters, {len(history.train_loss)} epochs, validation accuracy "
         f"{history.accuracy:.3f}, test accuracy {network.accuracy(onehot[test], labels[test]):.3f}"
     )

@@ -33,6 +33,7 @@ from .arguments import (
     m_remedy,
     say,
     settings_of,
+    tell,
 )
 from .genomics_results import WINDOW
 
@@ -237,7 +238,7 @@ def write_page(arguments: argparse.Namespace, settings: FileSettings) -> None:
 
 def _say_at_the_end(text: str) -> None:
     """On standard output, and on standard error where that is a log file of its own."""
-    print(text, flush=True)
+    tell(text)
     with suppress(OSError, ValueError):  # no files at all
         if os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno()):
             return
@@ -302,7 +303,7 @@ def run_variants(arguments: argparse.Namespace) -> int:
     about = {"command": COMMAND, **chosen(arguments, *RECORDED), "p": pruning.p if pruning else 0.0}
     how = chosen(arguments, "logos", "largest")
     explained, skipped = genomics.explain_variants(arguments.vcf, genome, model, folder, settings, about=about, **how)
-    print(f"{summary(explained, skipped)}; results in {folder}")
+    tell(f"{summary(explained, skipped)}; results in {folder}")
     if skipped:
         say(f"plrp: which were skipped, and why: {folder / 'skipped.tsv'}")
     return 0
@@ -358,11 +359,11 @@ def run_compare(arguments: argparse.Namespace) -> int:
         check_fit(model, onehot, [target], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
         settings = settings_of(ScoreSettings, arguments, target=target, pruning=pruning)
     comparison = genomics.compare_methods(model, onehot, settings, show_progress=None)
-    print(comparison)
+    tell(comparison)
     comparison.plot(arguments.out, names=sequences.names, count=arguments.draw, window=arguments.window)
     drawn = min(arguments.draw, len(sequences))
     more = "" if drawn == len(sequences) else f" of {len(sequences)} (--draw N draws more)"
-    print(f"{arguments.out}: {plural(drawn, 'sequence')}{more}")
+    tell(f"{arguments.out}: {plural(drawn, 'sequence')}{more}")
     if arguments.window is None and onehot.shape[2] > READABLE:
-        print(f"letters of {onehot.shape[2]} bases are small: --window 60-110 draws fewer")
+        tell(f"letters of {onehot.shape[2]} bases are small: --window 60-110 draws fewer")
     return 0

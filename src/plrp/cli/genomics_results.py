@@ -14,7 +14,7 @@ from plrp.genomics.sequence_settings import FileSettings, MotifSettings
 from plrp.settings import count
 from plrp.spelling import plural
 
-from .arguments import PICTURE, Shown, add_options, add_settings, check_out, chosen, say, settings_of
+from .arguments import PICTURE, Shown, add_options, add_settings, check_out, chosen, say, settings_of, tell
 
 if TYPE_CHECKING:
     from plrp.genomics.motif_search import MotifSearch
@@ -79,7 +79,7 @@ def run_motifs(arguments: argparse.Namespace) -> int:
         truth = Truth(genomics.read_bed(arguments.truth)) if arguments.truth else None
         model = load_model(arguments.model, arguments.weights).eval() if arguments.model else None
     if arguments.match:
-        print(matching_note("patterns"), flush=True)
+        tell(matching_note("patterns"))
     settings = settings_of(MotifSettings, arguments, database=database)
     search = find_motifs(arguments.folder, settings, model=model, truth=truth)
     write_results(out, search)
@@ -87,7 +87,7 @@ def run_motifs(arguments: argparse.Namespace) -> int:
     write_page(out / "index.html", render_motifs(search, arguments.folder, settings.limit, known))
     print_results(search)
     seqlets, patterns = plural(search.seqlet_count, "seqlet"), plural(len(search.patterns), "pattern")
-    print(f"{search.believed} of {seqlets}, {patterns}; {out / 'index.html'}")
+    tell(f"{search.believed} of {seqlets}, {patterns}; {out / 'index.html'}")
     return 0
 
 
@@ -143,16 +143,16 @@ def print_results(search: MotifSearch) -> None:
             e = e_text(search.matches[number][0].e)
             named = named_match(search.matches[number])
             best = f": {named.motif}, E = {e}" if named else f": no match (at best E = {e})"
-        print(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
+        tell(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
     for one in search.agreements:
         figures = f"precision {one.precision:.2f}, recall {one.recall:.2f}, F1 {one.f1:.2f}"
-        print(f"{one.name}: {figures}, {plural(one.seqlets, 'seqlet')}")
+        tell(f"{one.name}: {figures}, {plural(one.seqlets, 'seqlet')}")
     for sentence in filter(None, (*search.verdict, search.advice)):
-        print(sentence)
+        tell(sentence)
     if search.cuts and not search.believed:
-        print("No seqlet is above the null: seqlets.bed and hits.bed are empty.")
+        tell("No seqlet is above the null: seqlets.bed and hits.bed are empty.")
     elif not any(len(hits) for hits, _ in search.hits):
-        print("No place of a pattern was found: hits.bed is empty.")
+        tell("No place of a pattern was found: hits.bed is empty.")
 
 
 # -- browser
@@ -197,7 +197,7 @@ def run_browser(arguments: argparse.Namespace) -> int:
     asked = chosen(arguments, "motifs", "overlap", "count", "title")
     with usage():
         shown = genomics.write_browser(out, arguments.folders, beds=dict(arguments.bed), show_progress=None, **asked)
-    print(f"{out}: {plural(shown, 'sequence', ',')}, {out.stat().st_size / 1e6:.1f} MB")
+    tell(f"{out}: {plural(shown, 'sequence', ',')}, {out.stat().st_size / 1e6:.1f} MB")
     return 0
 
 
@@ -279,7 +279,7 @@ def run_logo(arguments: argparse.Namespace) -> int:
             rows = {"truth": mask, **rows}
         page.append((name, rows, letters, here))
     logo_page(page, window=arguments.window, path=arguments.out, same_scale=arguments.same_scale)
-    print(f"{arguments.out}: {plural(len(page), 'sequence')}")
+    tell(f"{arguments.out}: {plural(len(page), 'sequence')}")
     return 0
 
 
@@ -327,5 +327,5 @@ def run_export(arguments: argparse.Namespace) -> int:
         )
     for path in written:
         track = path.suffix not in (".h5", ".hdf5")
-        print(f"{path}" + (f": {arguments.overlap} where intervals overlap" if track else ""))
+        tell(f"{path}" + (f": {arguments.overlap} where intervals overlap" if track else ""))
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import count, shard
 
-from .arguments import Shown, add_cluster, add_options, chosen, cluster_of, location, say
+from .arguments import Shown, add_cluster, add_options, chosen, cluster_of, location, say, tell
 
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
 
@@ -33,7 +33,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     """Make the data, train, explain, and write the report."""
     from plrp.experiments import demo_study
 
-    print(f"written: {demo_study.run(arguments.out, seed=arguments.seed).resolve()}")
+    tell(f"written: {demo_study.run(arguments.out, seed=arguments.seed).resolve()}")
     return 0
 
 
@@ -99,7 +99,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     asked = chosen(arguments, "shard", "workers", "device")
     results = sweep(config, out, **asked, threads=arguments.threads or 1, engine=engine, say=say)
     missing = f", {len(results.missing)} parts missing" if results.missing else ""
-    print(f"{out}: {len(results.samples)} samples, {len(results.scores):,} scores{missing}")
+    tell(f"{out}: {len(results.samples)} samples, {len(results.scores):,} scores{missing}")
     if len(results.broken):
         say(f"plrp: {broken_sentence(results)}; `plrp report` lists them")
     return 0
@@ -172,5 +172,5 @@ def run_report(arguments: argparse.Namespace) -> int:
     from plrp.experiments import report
 
     page = report.write(arguments.runs, arguments.out, formats=tuple(arguments.formats), compare=arguments.compare)
-    print(f"written: {page.resolve()}")
+    tell(f"written: {page.resolve()}")
     return 0

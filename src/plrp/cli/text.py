@@ -12,7 +12,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 
-from .arguments import Shown, add_options, add_pruning, chosen, m_remedy, pruning_of, say
+from .arguments import Shown, add_options, add_pruning, chosen, m_remedy, pruning_of, say, tell
 from .explain import page_options, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -103,9 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
             explanation = text.explain(model, tokenizer, given, span=span, pruning=pruning, **asked)
     say(f"plrp: explained in {time.monotonic() - begun:.1f} s", arguments.quiet)
     if not arguments.quiet:
-        print(explanation.show(by_word=arguments.words, columns=arguments.columns))
+        print(explanation.show(by_word=arguments.words, columns=arguments.columns))  # its words are visible
         if span is None:
-            print(*explanation.remarks(m_remedy("--method")), sep="\n")
+            tell("\n".join(explanation.remarks(m_remedy("--method"))))
     save(explanation, arguments)
     return 0
 

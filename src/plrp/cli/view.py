@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import UsageError, needed, usage
 from plrp.settings import check_composite
 
-from .arguments import Shown, add_options, add_pruning, chosen, pruning_of, say
+from .arguments import Shown, add_options, add_pruning, chosen, pruning_of, say, tell
 from .explain import add_model, prepared, searched
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not ipaddress.ip_address(host).is_loopback:
         say("plrp view: other machines can reach this address; whoever has its token can use it")
     shown = f"[{host}]" if ":" in host else host
-    print(f"plrp view: open http://{shown}:{port}/?token={token}  (Ctrl-C ends)", flush=True)
+    tell(f"plrp view: open http://{shown}:{port}/?token={token}  (Ctrl-C ends)")
     settings = uvicorn.Config(application(explainer, token), log_level="warning", timeout_graceful_shutdown=1)
     try:
         uvicorn.Server(settings).run(sockets=[listening])

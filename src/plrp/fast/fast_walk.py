@@ -161,13 +161,6 @@ class FastWalk(Walk):
         """The mass of the positive and of the negative part, per sample."""
         return mass_of(relevance, samples)
 
-    def size(self, relevance: Relevance, samples: Samples) -> Tensor:
-        """‖R‖₁ per sample."""
-        if isinstance(relevance, Tensor):
-            return super().size(relevance, samples)
-        positive, negative = mass_of(relevance, samples)
-        return positive + negative
-
     def scaled(self, relevance: Relevance, factor: Tensor) -> Relevance:
         """Each neuron times its factor; single neurons stay single."""
         if isinstance(relevance, Neurons):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plrp.ledger import Booking
+from plrp.ledger import Booking, growth
 from plrp.pruning import (
     Arrived,
     Pruning,
@@ -95,6 +95,8 @@ def prune_neurons(
         return surviving, columns
     assert arrived is not None
     new = surviving.holding(_redistribute(surviving, stats, arrived, columns))
+    if pruning.redistribution == "M":
+        book.grown = growth(torch.add(*cut_of(stats).before), new.sum(new.values.abs()))
     if book.active:
         flipped = new.values.sign() * surviving.values.sign() < 0
         columns["flipped"] = new.sum(flipped).long()
@@ -169,6 +171,8 @@ def _redistribute(surviving: Neurons, stats: Tensor, arrived: Arrived, columns: 
 
     layout = SurvivorLayout(surviving.sum, spread)
     new = place(received, surviving.values, orphaned_masses, other, decided, layout)
+    if bool(decided.pruned.all()):
+        return new
     return torch.where(decided.pruned[surviving.sample], new, surviving.values)
 
 

@@ -89,7 +89,7 @@ class Neurons:
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum per sample of something that each neuron has, in float64."""
-        return values.new_zeros(self.shape[0], dtype=torch.float64).index_add_(0, self.sample, values.double())
+        return torch.segment_reduce(values.double(), "sum", lengths=self.counts, unsafe=True)
 
     @cached_property
     def counts(self) -> Tensor:

@@ -30,6 +30,7 @@ from plrp.runs.memory import fitting
 from plrp.tape.maps import LinearMap
 from plrp.tape.refusals import check_model, device_of
 from plrp.tape.trace import Trace, record
+from plrp.tape.values import Op, Value
 
 from .outputs import target_from_text
 from .sequence_settings import COMPOSITE, Pooling, SequenceSettings
@@ -331,6 +332,10 @@ class HypotheticalComposite(Composite):
     def with_layers(self, layers: Mapping[str, Rule]) -> Composite:
         """The same with other rules for named layers."""
         return HypotheticalComposite(self.composite.with_layers(layers))
+
+    def on(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
+        """The same for relevance that goes down this tape."""
+        return HypotheticalComposite(self.composite.on(ops, start))
 
     def rule(self, op: Any) -> Rule:
         """The rule of an operation."""

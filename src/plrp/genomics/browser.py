@@ -259,8 +259,8 @@ def _page(
 
 
 def _igv_name(name: str, number: int) -> str:
-    """A sequence's name as igv.js can look it up: it splits places at colons and names at blanks."""
-    plain = re.sub(r"[\s:]+", "_", name)
+    """A sequence's name for igv.js, which splits places at colons and names at blanks, and shows them as HTML."""
+    plain = re.sub(r"[\s:<>&\"']+", "_", name)
     return plain if plain == name else f"{plain}.{number}"
 
 

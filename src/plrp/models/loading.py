@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from plrp.errors import UsageError, needed
-from plrp.spelling import close_names
+from plrp.spelling import close_names, printable
 
 from .checkpoints import load_weights, read_state_dict
 from .downloads import fetch
@@ -58,7 +58,7 @@ class LoadedModel:
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self.module.parameters())
         classes = "" if self.categories is None else f", {len(self.categories):,} classes"
-        return f"LoadedModel({self.name}, weights: {self.weights}, {size:,} parameters{classes})"
+        return printable(f"LoadedModel({self.name}, weights: {self.weights}, {size:,} parameters{classes})")
 
 
 def load(

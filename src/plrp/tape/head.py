@@ -1,4 +1,4 @@
-"""A softmax or sigmoid at the very end of a model: relevance starts at its input, the scores before it."""
+"""The head of a model, a softmax, sigmoid, softplus or exp at its very end: relevance starts at its input."""
 
 from __future__ import annotations
 

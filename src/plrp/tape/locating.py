@@ -76,7 +76,9 @@ def _decided(op: Op, output: Tensor) -> Samples | None:
         return None
     if op.family is Family.SOFTMAX:
         return layout if softmax_axis(op) % dims != axis else Samples(layout.batch, mixed=MIXES)
-    if op.operation.registered or op.family in (Family.PASS, Family.UNSUPPORTED):
+    if op.traits.statistic:
+        return layout if _stays(op, axis, dims, output.dim()) else Samples(layout.batch, mixed=MIXES)
+    if op.operation.registered or op.family in (Family.PASS, Family.OFFSET, Family.UNSUPPORTED):
         return layout  # element by element; or nothing more is known of the function
     return layout if _stays(op, axis, dims, output.dim()) else None
 

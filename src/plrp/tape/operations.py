@@ -21,7 +21,8 @@ class Family(Enum):
     """How relevance passes an operation."""
 
     LAYER = "layer"  # conv or linear: the composite chooses the rule
-    PASS = "pass"  # element by element: relevance stays where it is
+    PASS = "pass"  # element by element, φ(0) = 0: relevance stays where it is
+    OFFSET = "pass less φ(0)"  # element by element, φ(0) ≠ 0: the share of φ(0) is a constant's
     SPLIT = "proportional"  # sums and means: in proportion to the contribution of each input
     WINNER = "winner-take-all"  # maxima: all to the winner
     REARRANGE = "rearrange"  # views, slices, concatenations: relevance follows the elements
@@ -55,6 +56,7 @@ class Traits(NamedTuple):
     activation: bool = False  # an activation function: of act(g) · u, u is the signal
     gate: bool = False  # its output weighs a signal that it is multiplied with
     transparent: bool = False  # the output of a gate remains a gate after it
+    statistic: bool = False  # divides its input by a statistic of it along `dims`, which is held constant
     scales: bool = False  # of one input: multiplies it by a constant
     elementwise: bool = False  # combines its operands element by element, broadcasting them
     constants: tuple[int, ...] | None = None  # positions of arguments that may put constants into the output
@@ -66,7 +68,7 @@ class Traits(NamedTuple):
     dim: int | None = None  # the axis where none is given; None: it is not looked up
     hides_nan: bool | None = None  # whether a NaN or +∞ that it reads may be missing in its output; None: by its family
     training: bool = False  # random, or dependent on the batch, in training mode
-    head: bool = False  # turns scores into probabilities: explained from its input, where it is the model's last step
+    head: bool = False  # makes scores probabilities or counts: explained from its input, if it is the model's last step
     inplace_at: int | None = None  # position of an argument `inplace` in torch.nn.functional
 
 
@@ -125,20 +127,24 @@ TABLE: tuple[Row, ...] = (
     row("mish hardswish selu", _PASS, activation=True, sign=_KEEPS, inplace_at=1),
     row("elu celu leaky_relu", _PASS, activation=True, sign=_KEEPS, inplace_at=2),
     row("prelu tanh softsign", _PASS, activation=True, sign=_KEEPS),
-    row("softplus", _PASS, activation=True, sign=_NONNEGATIVE, divisor=(1, "beta")),
+    row("softplus", _PASS, activation=True, head=True, sign=_NONNEGATIVE, divisor=(1, "beta")),
     row("square", _PASS, activation=True, sign=_NONNEGATIVE),
     row("pow", _PASS, activation=True),
     row("hardtanh", _PASS, activation=True, bounds=(-1.0, 1.0), inplace_at=3),
-    row("threshold", _PASS, activation=True, inplace_at=3),
+    row("threshold", _WINNER, activation=True, elementwise=True, inplace_at=3),  # x, or a constant
     row("rrelu", _PASS, activation=True, training=True, inplace_at=4),
     row("hardsigmoid", _PASS, activation=True, gate=True, sign=_NONNEGATIVE, inplace_at=1),
     row("sigmoid", _PASS, activation=True, gate=True, head=True, sign=_NONNEGATIVE),
     row("logsigmoid", _PASS, gate=True, head=True),
     # Other functions of each element, copies among them.
-    row("exp exp2 abs sqrt", _PASS, sign=_NONNEGATIVE),
-    row("log1p expm1 erf normalize", _PASS, sign=_KEEPS),
+    row("exp", _PASS, head=True, sign=_NONNEGATIVE),
+    row("exp2 erfc cosh abs sqrt", _PASS, sign=_NONNEGATIVE),
+    row("log1p expm1 erf", _PASS, sign=_KEEPS),
     row("clamp clamp_min", _PASS, bounds=(None, None)),
-    row("clamp_max hardshrink softshrink tanhshrink log log2 log10 local_response_norm nan_to_num", _PASS),
+    row("clamp_max hardshrink softshrink tanhshrink cos acos nan_to_num", _PASS),
+    row("log log2 log10 reciprocal rsqrt", _PASS),  # refused, since they are not finite at 0
+    row("normalize", _PASS, sign=_KEEPS, statistic=True, dims=(2,), dim=1),
+    row("local_response_norm", _PASS, statistic=True, dims=(5,), dim=1),  # along axis 1, which no argument names
     row("neg", _PASS, scales=True, hides_nan=False),
     row("dropout dropout1d dropout2d dropout3d", _PASS, training=True, inplace_at=3, **_COPY),
     row("alpha_dropout feature_alpha_dropout", _PASS, training=True, inplace_at=3, **_COPY),
@@ -180,7 +186,6 @@ TABLE: tuple[Row, ...] = (
     row("pixel_shuffle pixel_unshuffle channel_shuffle unfold im2col", _MOVE, sign=_KEEPS),
     row("atleast_1d atleast_2d atleast_3d", _MOVE, sign=_KEEPS),
     row("real resolve_conj as_strided", _MOVE),
-    row("glu", _MOVE, dims=(1,), dim=-1),
     row("cat stack", _MOVE, sign=_KEEPS, dims=(1,), constants=(0,)),
     row("hstack vstack dstack column_stack", _MOVE, sign=_KEEPS, constants=(0,)),
     row("pad", _MOVE, sign=_KEEPS, constants=(3,)),

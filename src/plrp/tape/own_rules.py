@@ -42,7 +42,7 @@ def register_rule(function: Any, rule: Any = None) -> Any:
     `function` is the torch function as the error message names it (`torch.cumprod`, `torch.ops.mylib.op`), or a class
     of modules. `rule` is the name of a known way to pass relevance on:
 
-    - `"pass"`: element by element, relevance stays where it is (activations);
+    - `"pass"`: element by element, relevance stays where it is (activations that are 0 at 0);
     - `"proportional"`: in proportion to each input's contribution (functions linear in their inputs);
     - `"rearrange"`: relevance follows the elements (views, slices, permutations);
     - `"winner-take-all"`: all to the elements that were selected (maxima);
@@ -53,10 +53,10 @@ def register_rule(function: Any, rule: Any = None) -> Any:
     plrp's own, and warns. Also usable as a decorator:
 
     >>> import torch, plrp
-    >>> @plrp.register_rule(torch.sinc)
-    ... def sinc(relevance, output, x):
+    >>> @plrp.register_rule(torch.atan)
+    ... def atan(relevance, output, x):
     ...     return relevance
-    >>> plrp.unregister_rule(torch.sinc)
+    >>> plrp.unregister_rule(torch.atan)
     """
     if rule is None:
         return lambda chosen: (_register(function, chosen), chosen)[1]
@@ -99,8 +99,8 @@ def rules_for(rules: Mapping[Any, Any]) -> Iterator[None]:
 
     >>> import torch, plrp
     >>> below, above = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)
-    >>> with plrp.rules_for({torch.sinc: "pass"}):
-    ...     relevance = plrp.explain(lambda x: above(torch.sinc(below(x))), torch.randn(2, 4)).relevance
+    >>> with plrp.rules_for({torch.atan: "pass"}):
+    ...     relevance = plrp.explain(lambda x: above(torch.atan(below(x))), torch.randn(2, 4)).relevance
     """
     if not isinstance(rules, Mapping):
         raise TypeError(f"rules is a mapping {{function: rule}}, got {type(rules).__name__}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,9 @@ from .operations import Family, Sign, operation_named
 from .values import Op, Value, gathered
 
 _INNER_SOFTMAX = "a softmax that is neither the model's last step nor a gate"
+NOT_FINITE = "it is not finite at 0, and relevance counts from its value there"
+NEAR_ONE = 1e-3  # rows of a softmax sum to one, up to half precision and a small number in the denominator
+MOST_FORMS = 4096
 MASKED = -100.0  # a constant summand this negative leaves nothing of the other summand: causal and padding masks
 
 
@@ -29,6 +33,8 @@ def recognise(op: Op) -> None:
 
 
 def _recognise_family(op: Op) -> None:
+    if _recognise_softmax(op):
+        return
     if op.kind in ("max", "min") and isinstance(op.argument(1, "other"), Tensor | Value):
         _become(op, f"{op.kind}imum")  # of two tensors, element by element
     if op.family is Family.REARRANGE and "reduce" in op.kwargs:
@@ -48,6 +54,8 @@ def _recognise_family(op: Op) -> None:
         constant = next((a for a in op.terms if not isinstance(a, Value)), None)
         if not op.inputs[0].above_layer or is_mask(constant):
             op.family = Family.PASS  # normalisation of the input, or a mask; any other constant takes its share
+    elif op.kind == "div" and op.kwargs.get("rounding_mode"):
+        op.refuse("a quotient that is rounded")
     elif op.operation.multiplies and len(op.inputs) == 1 and not _twice(op):
         if op.kind == "div" and not isinstance(op.args[0], Value):
             op.refuse("a constant divided by a value that depends on the input")
@@ -67,6 +75,74 @@ def _recognise_family(op: Op) -> None:
         op.refuse("several operands that depend on the input")
     elif op.family is Family.AFFINE and len(op.inputs) > 1:
         op.refuse("scale or shift that depend on the input")
+    elif op.family is Family.PASS and len(op.inputs) == 1 and not (op.traits.scales or op.traits.statistic):
+        _recognise_activation(op)
+
+
+_AT_ZERO: dict[Any, float] = {}  # max |φ(0)| by the form of a call
+
+
+def _recognise_activation(op: Op) -> None:
+    """A function φ of each element, replayed at 0: φ(0) is a constant, like a bias."""
+    tensors, value = gathered(op.args, op.kwargs), op.inputs[0]
+    form = op.kind, value.dtype, *op.args[1:], *(item for item in op.kwargs.items() if item[1] is not value)
+    largest = None if tensors else _AT_ZERO.get(form)
+    if largest is None:
+        shape = (1, *value.shape[1:]) if tensors else ()  # of one sample, so that the tensors fit
+        (at_zero,) = gathered(op.call([torch.zeros(shape, dtype=value.dtype, device=op.output.data.device)]))
+        largest = float(at_zero.abs().max()) if at_zero.numel() else 0.0
+        if not tensors and len(_AT_ZERO) < MOST_FORMS:
+            _AT_ZERO[form] = largest
+    if not math.isfinite(largest):
+        op.refuse(NOT_FINITE)
+    elif largest:
+        op.family = Family.OFFSET
+
+
+def _recognise_softmax(op: Op) -> bool:
+    """Whether an operation is the last step of a softmax that is written by hand: then it becomes that softmax.
+
+    The rows tell: exp(z) times a number per row, where every row sums to one, is a softmax and nothing else.
+    """
+    exponential, number = _scaled_exponential(op)
+    if exponential is None or number is None:
+        return False
+    shape, z = op.output.shape, exponential.inputs[0]
+    row = (1,) * (len(shape) - len(number.shape)) + number.shape
+    axes = [axis for axis, size in enumerate(shape) if row[axis] == 1 < size]
+    if not axes or not bool(((op.output.data.sum(axes) - 1).abs() < NEAR_ONE).all()):
+        return False
+    if (terms := _difference(z)) is not None and terms[1].shape == number.shape:
+        z = terms[0]  # a softmax does not feel a maximum, or log Σ exp z, that is taken from a row
+    if len(axes) == 1 and z.shape == shape and exponential.output in (*op.inputs, op.output):
+        op.operation = operation_named("softmax")
+        op.function, op.args, op.kwargs, op.inputs = op.operation.replay, (z, axes[0]), {}, [z]
+        op.family, op.reason = op.operation.family, _INNER_SOFTMAX
+    else:
+        _become(op, "softmax")
+        op.refuse("a softmax written by hand, over several axes or with a step between exp and the sum")
+    return True
+
+
+def _scaled_exponential(op: Op) -> tuple[Op | None, Value | None]:
+    """The exp(z) that an operation multiplies with a number per row, or divides by it; exp(z − number) does so too."""
+    if op.kind == "exp" and (terms := _difference(op.inputs[0])) is not None:
+        source = _linear_source(terms[1]).producer
+        return op, None if source is not None and source.family is Family.WINNER else terms[1]
+    if op.operation.multiplies and len(op.inputs) == 2:
+        for value, number in (op.terms, op.terms[::-1])[: 1 if op.kind == "div" else 2]:
+            below = value.producer
+            while below is not None and below.kind != "exp" and _transparent(below):
+                below = below.inputs[0].producer
+            if below is not None and below.kind == "exp" and not below.operation.registered:
+                return below, number
+    return None, None
+
+
+def _difference(value: Value) -> tuple[Value, Value] | None:
+    """a and b of a value a − b, both of which depend on the input."""
+    op = value.producer
+    return op.terms if op is not None and op.kind == "sub" and len(op.inputs) == 2 else None
 
 
 def _collides(op: Op) -> bool:
@@ -233,7 +309,7 @@ def _sources(value: Value) -> list[Value]:
     op = value.producer
     if op is None or any(v.shape != value.shape for v in op.inputs):
         return [value]
-    if len(op.inputs) == 1 and (op.family is Family.PASS or _shifts(op)):
+    if len(op.inputs) == 1 and (Family.PASS in (op.family, op.operation.family) or op.traits.activation or _shifts(op)):
         return [value, *_sources(op.inputs[0])]
     if (op.operation.adds or op.kind == "mul") and op.rule is None:
         first, *others = map(_sources, op.inputs)

@@ -16,6 +16,7 @@ from plrp.errors import TraceError, UnsupportedOperation, UsageError
 
 from .locating import TAKES_OUT
 from .operations import Family, Operation, spelled
+from .recognition import NOT_FINITE
 from .values import Op, Value, carries, tensors_in
 
 if TYPE_CHECKING:
@@ -339,6 +340,11 @@ def _remedy(op: Op) -> str:
         )
     if spelled(op.function).startswith("quantized."):
         return "Relevance needs real weights: explain the model as it was before its layers were quantised."
+    if op.reason == NOT_FINITE:
+        return (
+            "Write a function that is finite at 0 (log1p for log), or give this call a function (relevance, output, "
+            f"input) -> relevance of the input as its rule with `plrp.explain(…, rules={{'{op.name}': rule}})`."
+        )
     if "complex" in op.reason:
         return "Write it with real tensors: the real and the imaginary part by themselves."
     # A function that plrp knows may have its rule in other calls: then this call alone needs another.
@@ -351,7 +357,7 @@ def _remedy(op: Op) -> str:
         several = "; relevance and output are tuples, one of each output" if len(op.outputs) > 1 else ""
         return f"{give} a function (relevance, output, {names}) -> the relevance of each input{several}."
     if op.inputs and op.outputs and op.inputs[0].shape == op.output.shape:
-        which = "'pass' if it acts on each element by itself, 'proportional' if it is linear in its input"
+        which = "'pass' if it acts on each element by itself and is 0 at 0, 'proportional' if it is linear in its input"
     else:
         which = (
             "'proportional' if it is linear in its input, 'rearrange' if it moves elements, 'winner-take-all' if it "

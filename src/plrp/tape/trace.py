@@ -35,7 +35,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
     """One forward pass, recorded, ready to be explained any number of times.
 
     `ops` is the tape in order of execution, `inputs` the values given to the model, `output` its output (before a
-    softmax or sigmoid at the very end, which `head` then names).
+    softmax, sigmoid, softplus or exp at the very end, which `head` then names).
     """
 
     def __init__(self, recorder: Recorder, inputs: list[Value], single: bool, samples: int | None = 0) -> None:
@@ -45,7 +45,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         self.samples = samples  # the axis of the batch; None: no batch axis
         self.batch = inputs[0].samples.batch
         self.output: Any = None
-        self.returned: Any = None  # the output, with its last softmax or sigmoid
+        self.returned: Any = None  # the output, with its head
         self.head: str | None = None
         self._recorder = recorder
         self.memory: dict[Any, Any] | None = {}  # a walk's cache for the next explanation; None: no next one
@@ -68,8 +68,12 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
 
     def reached(self, products: str | None = None) -> list[Op]:
         """The operations that relevance passes on its way from the output, top down."""
-        leaves = [v for t in tensors_in(self.output) if (v := self.value_of(t)) is not None]
-        return reached(self.ops, leaves, products)
+        return reached(self.ops, self.leaves, products)
+
+    @property
+    def leaves(self) -> list[Value]:
+        """The values that the output holds."""
+        return [v for t in tensors_in(self.output) if (v := self.value_of(t)) is not None]
 
     def remember_state(self) -> None:
         """Note the state of the weights, which are the user's: see `check_unchanged`."""
@@ -174,7 +178,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """The tape as a table: layer, operation, output shape, rule."""
         import plrp
 
-        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs))
+        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs)).on(self.ops, self.leaves)
         shown = [(op, "×".join(map(str, op.output.shape))) for op in self.ops if op.outputs]
         return [(op.name, op.kind, shape, chosen.rule_name(op)) for op, shape in shown]
 

@@ -284,3 +284,22 @@ def reached(ops: Sequence[Op], start: Sequence[Value], products: str | None = No
             passed.append(op)
             live.update(id(v) for v in op.receivers(products))
     return passed
+
+
+def below_offsets(ops: Sequence[Op], start: Sequence[Value], products: str | None) -> dict[Op, str]:
+    """The layers of which outputs < 0 carry relevance from an activation that is not 0 at 0, each with its kind.
+
+    Other operations may come between: relevance passes them on its way from `start`.
+    """
+    if not any(op.family is Family.OFFSET for op in ops):
+        return {}
+    layers, above = dict[Op, str](), dict[int, str]()  # `above`: by the id of a value that may be < 0
+    for op in reached(ops, start, products):
+        clamped = op.traits.bounds is not None and op.output.nonnegative  # constant where its input is < 0
+        kinds = [op.kind] if op.family is Family.OFFSET and not clamped else []
+        kinds += [above[id(value)] for value in op.outputs if id(value) in above]
+        if kinds and op.is_layer:
+            layers[op] = kinds[0]
+        elif kinds:
+            above.update((id(value), kinds[0]) for value in op.receivers(products) if not value.nonnegative)
+    return layers

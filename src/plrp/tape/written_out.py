@@ -104,6 +104,12 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     return (F.normalize(x1, dim=dim, eps=eps) * F.normalize(x2, dim=dim, eps=eps)).sum(dim)
 
 
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a · σ(b) of the halves a, b: σ(b) is a gate, so the signal a takes all."""
+    a, b = input.chunk(2, dim)
+    return a * b.sigmoid()
+
+
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x₁ᵀ W_o x₂ + b_o."""
     product = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
@@ -141,6 +147,7 @@ _FUSED: dict[Any, Callable[..., Any]] = {
     F.multi_head_attention_forward: multi_head_attention_forward,
     F.cosine_similarity: cosine_similarity,
     torch.cosine_similarity: cosine_similarity,
+    F.glu: glu,
     F.bilinear: bilinear,
     torch.bilinear: bilinear,
     **{

@@ -6,12 +6,12 @@ One layout serves all of them: captions, and under each its tokens side by side 
 from __future__ import annotations
 
 import html
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from plrp.files import new_figure
+from plrp.spelling import visible
 
 POSITIVE, NEGATIVE = (178, 24, 43), (33, 102, 172)
 """The colours of the strongest relevance of either sign; zero is white."""
@@ -26,8 +26,6 @@ LETTER = 0.602 * SIZE  # the advance of a monospaced font
 CAPTION_LETTER = 7.2  # the same for captions, about
 
 JOINER = "\u200d"  # matplotlib's font cannot draw characters that it joins in one piece
-
-_DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class Cell(NamedTuple):
@@ -59,19 +57,6 @@ class Sentence(NamedTuple):
 
     caption: str
     cells: Sequence[Cell]
-
-
-def visible(text: str) -> str:
-    """A text without effects: control characters as pictures, direction marks and half characters as �.
-
-    >>> visible("a\\x1b[2J")
-    'a␛[2J'
-    """
-    shown = _DIRECTION.sub("�", text).replace("\n", "⏎").replace("\t", "→").replace("\r", "␍")
-    return "".join(
-        chr(0x2400 + ord(c)) if ord(c) < 32 else "�" if unicodedata.category(c) in ("Cc", "Cs", "Cn") else c
-        for c in shown
-    )
 
 
 def width(text: str) -> int:

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from plrp.files import new_figure
-from plrp.spelling import shortened
-
-from .coloured_text import visible
+from plrp.spelling import shortened, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

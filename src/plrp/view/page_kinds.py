@@ -23,11 +23,10 @@ from plrp.genomics.sequences import LETTERS, Ambiguous, Sequences, encode
 from plrp.models.preprocessing import Preprocessing
 from plrp.progress import progress
 from plrp.pruning import Pruning
-from plrp.spelling import shortened
+from plrp.spelling import shortened, visible
 from plrp.tape.trace import Trace
 from plrp.tape.values import tensors_in
 from plrp.tape.verification import trace as trace_model
-from plrp.text.coloured_text import visible
 from plrp.text.text_explanation import ExplainedSpan, ExplainedText
 from plrp.vision.photograph_explanation import ExplainedPhotograph, class_probabilities
 

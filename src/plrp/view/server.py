@@ -13,17 +13,20 @@ import asyncio
 import hmac
 import json
 import secrets
+import sys
 import threading
 import time
 import traceback
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import TraceError, UnsupportedOperation
+from plrp.spelling import printable
 
 from .page import front_page, policy
 from .page_data import PROPORTIONS, TARGETS, PageSettings
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LARGEST_UPLOAD = 30_000_000  # bytes
+LARGEST_INDEX = 2**31  # of a channel or a class
 CACHED = 6  # uploads whose trace is cached
 FIRST = (0.05, 0.15, 0.3, 0.5)  # the p of the bundle that comes first
 TOKEN = "x-plrp-token"
@@ -110,7 +114,7 @@ class Host:
         except REFUSED as error:  # a bad photograph, a class that is not there
             tell({"problem": str(error)})
         except Exception:
-            traceback.print_exc()
+            print(printable(traceback.format_exc()), file=sys.stderr)
             tell({"problem": "The work failed; the server's terminal says why."})
         finally:
             self.turn.release()
@@ -150,6 +154,10 @@ def wanted_path(given: Any) -> dict[str, Any]:
     for name, kind in kinds.items():
         if not isinstance(given[name], kind) or isinstance(given[name], bool):  # type: ignore[arg-type]
             raise ValueError(f"{name} is not what the page sends.")
+    for name in ("channel", "number"):
+        if given[name] is not None and not 0 <= given[name] < LARGEST_INDEX:
+            raise ValueError(f"{name} is a whole number from 0 to {LARGEST_INDEX - 1}.")
+    json.dumps(given, ensure_ascii=False).encode()  # half characters, which no answer can repeat, are a ValueError
     if given["method"] not in ("lambda", "M", "M-sign"):
         raise ValueError("method is lambda, M or M-sign.")
     if given["p"] is not None and not (isinstance(given["p"], float | int) and 0 <= given["p"] < 1):
@@ -161,6 +169,7 @@ def application(host: Host, token: str) -> Starlette:
     """The web application: `/` is the page, `/explain` answers inputs with bundles, `/channel` a click with a path."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.requests import ClientDisconnect
     from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
     from starlette.routing import Route
 
@@ -202,14 +211,19 @@ def application(host: Host, token: str) -> Starlette:
             wanted = wanted_path(json.loads(content or b""))
         except ValueError as error:  # no JSON, too
             return problem(str(error), 400)
+        except RecursionError:
+            return problem("A path has no brackets within brackets.", 400)
         return JSONResponse(await run_in_threadpool(lambda: host.path(**wanted)), headers=headers)
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return problem("The visitor left before the end of the request.", 400)  # nobody reads it
 
     routes = [
         Route("/", page),
         Route("/explain", explain, methods=["POST"]),
         Route("/channel", channel, methods=["POST"]),
     ]
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers={ClientDisconnect: gone})
 
 
 async def bounded_body(request: Request, most: int) -> bytes | None:
@@ -229,7 +243,8 @@ async def answers(host: Host, content: bytes, name: str, target: str | None, ses
     left = threading.Event()
 
     def tell(line: dict[str, Any] | None) -> None:
-        loop.call_soon_threadsafe(lines.put_nowait, line)
+        with suppress(RuntimeError):  # the server has ended, and its loop with it
+            loop.call_soon_threadsafe(lines.put_nowait, line)
 
     def run() -> None:
         try:

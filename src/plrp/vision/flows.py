@@ -226,7 +226,7 @@ def source_of(value: Value) -> str:
         below = op.signal if op.family is Family.GATE else op.inputs[0] if len(op.inputs) == 1 else None
         if below is None:
             return ""
-        same_shape = below.shape == value.shape and op.family in (Family.PASS, Family.AFFINE, Family.GATE)
+        still = op.family in (Family.PASS, Family.OFFSET, Family.AFFINE, Family.GATE) and below.shape == value.shape
         pooled = "pool" in op.kind and len(below.shape) == len(value.shape) and below.shape[axis] == size
         one_place = (
             op.kind in ("flatten", "view", "reshape", "squeeze")
@@ -234,7 +234,7 @@ def source_of(value: Value) -> str:
             and below.shape[:2] == value.shape[:2]
             and below.shape.numel() == value.shape[0] * size
         )
-        if not (same_shape or pooled or one_place):
+        if not (still or pooled or one_place):
             return ""
         value = below
     return ""

@@ -26,6 +26,7 @@ from plrp.models.loading import LoadedModel
 from plrp.models.loading import load as load_model
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
+from plrp.spelling import printable
 from plrp.tape.trace import Trace
 from plrp.target_text import TargetError, class_number
 from plrp.targets import contrast
@@ -90,9 +91,8 @@ class ExplainedPhotograph:
     def __repr__(self) -> str:
         lines = [f"{self.title}, {self.composite.name}"]
         lines += [f"  {name}: {percent(share)} of pixels" for name, share in self.pixels().items()]
-        return "\n".join(
-            lines + [f"  {name}: {self.broken.get(name, remark)}" for name, remark in self.remarks.items()]
-        )
+        lines += [f"  {name}: {self.broken.get(name, remark)}" for name, remark in self.remarks.items()]
+        return printable("\n".join(lines))
 
     def _repr_png_(self) -> bytes:
         """The figure, where a notebook shows this."""
@@ -242,7 +242,7 @@ class SavedRelevance:
     def __repr__(self) -> str:
         made = f"{self.settings['model']}, {self.settings['composite']}, plrp {self.settings['plrp']}"
         shape = " × ".join(map(str, self.input.shape))
-        return (
+        return printable(
             f"Relevance of {self.settings['photograph']} for {self.target_name} (class {self.target}), {shape}\n"
             f"by {made}: {'; '.join(self.relevance)}"
         )

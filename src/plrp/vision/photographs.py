@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+# The decoders that a file is given to, whatever its name: Pillow has others, of which EPS starts Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "JPEG2000", "AVIF")
 LARGE = 16_000_000  # pixels; larger photographs are decoded at reduced size
 LARGEST = 160_000_000  # pixels; larger ones are refused before a byte is decoded (a 60000 x 60000 header is a bomb)
 LARGEST_FILE = 200 * 2**20  # bytes that are read from an address
@@ -177,7 +179,9 @@ def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tu
         with warnings.catch_warnings():
             # The error below states our own limit; Pillow's warning for 89 to 179 megapixels would be noise.
             warnings.simplefilter("ignore", pil.DecompressionBombWarning)
-            file = pil.open(path if content is None else io.BytesIO(content))
+            pil.init()  # AVIF is not in every Pillow
+            formats = [one for one in FORMATS if one in pil.OPEN]
+            file = pil.open(path if content is None else io.BytesIO(content), formats=formats)
         with file:
             width, height = file.size
             if width * height > LARGEST:
@@ -191,18 +195,17 @@ def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tu
             file.load()
             image = _reduced(file) if width * height > LARGE else file.copy()
             orientation = file.getexif().get(_ORIENTATION, 1)
-    except BadImage:
+    except (BadImage, MemoryError):
         raise
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise BadImage(f"{path} {_UNREADABLE[type(error)]}.") from error
     except UnidentifiedImageError as error:
         if content == b"" or (content is None and path.stat().st_size == 0):
             raise BadImage(f"{path} is empty.") from error
-        raise BadImage(f"{path} is not an image that Pillow can read.") from error
+        raise BadImage(f"{path} is not an image that plrp can read: save it as JPEG or PNG.") from error
     except pil.DecompressionBombError as error:
         raise BadImage(f"{path} has more than {LARGEST // 10**6} megapixels; scale it down first.") from error
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, OverflowError) as error:
-        # Pillow's decoders raise any of these on damaged files.
+    except Exception as error:  # on damaged files Pillow's decoders raise many kinds, and add new ones
         what = "is truncated or damaged" if "truncated" in str(error) else "is damaged"
         raise BadImage(f"{path} {what} ({str(error).rstrip('.') or type(error).__name__}).") from error
     if rotate and orientation in range(2, 9):

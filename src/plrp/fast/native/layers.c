@@ -343,11 +343,13 @@ static void multiply_some(void *context, int64_t item) {
     for (int64_t i = item * MULTIPLIED; i < to; i++) p->to[i] *= p->by[i];
 }
 
-/* The bands of outputs along the first axis, from how far apart they must be to read no input in common. */
-static void set_bands(layer *l, int64_t reach) {
+/* The bands of outputs along the first axis, from how far apart they must be to read no input in common; returns how many
+   places the outputs of all samples have. */
+static int64_t set_bands(layer *l, int64_t samples, int64_t reach) {
     l->height = reach > 0 ? reach : 1;
     l->per_sample = ((l->axis + l->height - 1) / l->height + 1) / 2 * 2;
     l->phases = reach > 0 ? 2 : 1;
+    return times(times(samples, l->axis), l->inner);
 }
 
 /* Whether a tap reads a row that is not there. */
@@ -379,7 +381,8 @@ ENTRY(layer) {
     l.positions = positions.data, l.begins = begins.data, l.channels = channels.data, l.taps = taps.data;
     l.weight = weight.data, l.rows = rows.data, l.d = d.data, l.s = s.data, l.taken = taken.data;
     l.given = held.data, l.bias = bias.data, l.epsilon = (float)epsilon, l.fused = what == 3;
-    set_bands(&l, reach);
+    int64_t plane = set_bands(&l, samples, reach);
+    if (plane >> BITS) return refuse(PyExc_ValueError, "layer", TOO_LARGE);
     int dots = what != 2, hand = what != 1;
     if (what < 1 || what > 3 || (dots && (rows.size < 0 || d.size < 0)) || (hand && (s.size < 0 || taken.size < 0)) ||
         (l.fused && held.size < 0))
@@ -388,9 +391,9 @@ ENTRY(layer) {
         return refuse(PyExc_ValueError, "layer", "channels do not part into groups");
     const char *fault;
     Py_BEGIN_ALLOW_THREADS
-    fault = fault_of(positions, begins, channels, l.outputs, samples * l.axis * l.inner);
+    fault = fault_of(positions, begins, channels, l.outputs, plane);
     if (!fault && taps_outside(l.taps, taps.size, read)) fault = NO_ROW;
-    int64_t products = channels.size * l.kernel * (l.inputs / l.groups), several = products < 1 << 18 ? 1 : threads;
+    int64_t products = times(channels.size, times(l.kernel, l.inputs / l.groups)), several = products < 1 << 18 ? 1 : threads;
     if (!fault && !hand) {
         parallel(dots_some, &l, (l.places + PLACES - 1) / PLACES, several);
     } else if (!fault && l.places) {
@@ -496,12 +499,13 @@ ENTRY(redistribute) {
     l->weight = weight.data, l->d = d.data, l->s = s.data, l->bias = bias.data;
     g.lowest = lowest.data, g.end = end.data, g.channels = living.data, g.x = x.data;
     g.received = received.data, g.orphaned = orphaned.data;
-    set_bands(l, reach);
+    int64_t plane = set_bands(l, samples, reach);
+    if (plane >> BITS) return refuse(PyExc_ValueError, "redistribute", TOO_LARGE);
     if (l->kernel * l->inputs > INT32_MAX)
         return refuse(PyExc_ValueError, "redistribute", "a neuron has 2³¹ weights or more");
     const char *fault;
     Py_BEGIN_ALLOW_THREADS
-    fault = fault_of(positions, begins, channels, l->outputs, samples * l->axis * l->inner);
+    fault = fault_of(positions, begins, channels, l->outputs, plane);
     if (!fault && taps_outside(l->taps, taps.size, lowest.size)) fault = NO_ROW;
     for (int64_t r = 0; !fault && r < lowest.size; r++)
         if (g.lowest[r] < 0 || g.lowest[r] > g.end[r] || g.end[r] > living.size) fault = "a row has survivors that are not there";

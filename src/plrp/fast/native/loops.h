@@ -67,6 +67,17 @@ int read_arguments(const char *entry, PyObject *const *given, Py_ssize_t count, 
 /* Raises with the name of the entry point; always NULL. */
 PyObject *refuse(PyObject *type, const char *entry, const char *fault);
 
+enum { BITS = 48, BITS_OF_AXIS = 31 }; /* of a number, and of one of a geometry: no product of two axes overflows */
+#define TOO_LARGE "its sizes multiply to 2⁴⁸ or more"
+
+/* The product of two sizes; INT64_MAX where it would wrap round. */
+INLINE int64_t times(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+INLINE int64_t plane_of(const int64_t axes[3]) { return times(axes[0] * axes[1], axes[2]); }
+
 /* Draws the keys of the fingerprints of weights (layers.c); 0 with an exception if there are none. */
 int draw_keys(void);
 
@@ -137,7 +148,6 @@ static inline int64_t winner_of(const float *plane, const geometry *g, int64_t o
     return best;
 }
 
-INLINE int64_t plane_of(const int64_t axes[3]) { return axes[0] * axes[1] * axes[2]; }
 
 #pragma GCC visibility pop
 

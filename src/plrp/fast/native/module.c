@@ -4,8 +4,6 @@
 
 #include <stdarg.h>
 
-enum { BITS = 48, BITS_OF_AXIS = 31 }; /* of a number, and of one of a geometry: no product of two overflows */
-
 PyObject *refuse(PyObject *type, const char *entry, const char *fault) {
     PyErr_Format(type, "%s: %s.", entry, fault);
     return NULL;
@@ -44,6 +42,11 @@ static int read_geometry(const char *entry, Py_ssize_t place, PyObject *const *g
     if (!read_integer(entry, place, given[0], 0, BITS_OF_AXIS, &found->samples)) return 0;
     for (int i = 0; i < 18; i++)
         if (!read_integer(entry, place + 1 + i, given[1 + i], 0, BITS_OF_AXIS, &axes[i / 3][i % 3])) return 0;
+    for (int i = 0; i < 3; i++) /* the planes of input, output and kernel */
+        if (plane_of(axes[i]) >> BITS || times(found->samples, plane_of(axes[i])) >> BITS) {
+            refuse(PyExc_ValueError, entry, TOO_LARGE);
+            return 0;
+        }
     return 1;
 }
 

@@ -260,7 +260,7 @@ INLINE int64_t winner_on_line(const float *x, const geometry *g, int axis, int64
 static int only_axis(const geometry *g) {
     int axis = 0;
     for (int a = 1; a < 3; a++)
-        if (g->in[a] * g->kernel[a] * g->out[a] > 1) axis = a;
+        if ((g->in[a] | g->kernel[a] | g->out[a]) > 1) axis = a;
     for (int a = 0; a < 3; a++)
         if (a != axis && (g->in[a] != 1 || g->kernel[a] != 1 || g->out[a] != 1 || g->padding[a] != 0)) return -1;
     return axis;
@@ -272,11 +272,11 @@ static void win_some(void *context, int64_t item) {
     int64_t to = (item + 1) * WON < w->neurons ? (item + 1) * WON : w->neurons;
     for (int64_t e = item * WON; e < to; e++) {
         int64_t n = w->flat[e];
-        int64_t plane = w->narrow ? (uint32_t)n / (uint32_t)w->out_plane : n / w->out_plane, o = n - plane * w->out_plane;
-        if (outside(n, w->planes * w->out_plane)) {
+        if (outside(n, w->planes * w->out_plane)) { /* before the division: of no planes, none is too large for 32 bits */
             atomic_store(&w->failed, 1);
             return;
         }
+        int64_t plane = w->narrow ? (uint32_t)n / (uint32_t)w->out_plane : n / w->out_plane, o = n - plane * w->out_plane;
         const float *x = w->x + plane * w->in_plane;
         w->winner[e] = w->axis >= 0
                            ? winner_on_line(x, g, w->axis, o)
@@ -295,8 +295,7 @@ ENTRY(winners) {
     w.x = x.data, w.flat = flat.data, w.winner = out.data;
     w.in_plane = plane_of(w.g.in), w.out_plane = plane_of(w.g.out);
     w.planes = w.in_plane ? x.size / w.in_plane : 0;
-    if (w.out_plane && w.planes > INT64_MAX / w.out_plane)
-        return refuse(PyExc_ValueError, "winners", "the pool's output is too large");
+    if (times(w.planes, w.out_plane) >> BITS) return refuse(PyExc_ValueError, "winners", TOO_LARGE);
     w.narrow = w.planes * w.out_plane <= UINT32_MAX;
     w.axis = only_axis(&w.g);
     if (w.neurons && !w.out_plane) return refuse(PyExc_IndexError, "winners", "a neuron lies outside the pool's output");

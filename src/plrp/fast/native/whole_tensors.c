@@ -329,8 +329,9 @@ static void hand_line(const pooling *p, const float *line, const float *given, f
 }
 
 static int is_line(const geometry *g) {
-    int64_t others = g->in[1] * g->in[2] * g->out[1] * g->out[2] * g->kernel[1] * g->kernel[2];
-    return others == 1 && !g->padding[1] && !g->padding[2] && g->dilation[0] == 1;
+    for (int a = 1; a < 3; a++)
+        if (g->in[a] != 1 || g->out[a] != 1 || g->kernel[a] != 1 || g->padding[a]) return 0;
+    return g->dilation[0] == 1;
 }
 
 static void hand_plane(void *context, int64_t item) {

@@ -89,14 +89,17 @@ function featureReader(facts, track) {
   };
 }
 
+// igv.js reads names of tracks, and rows of the popups of places, as HTML.
+const escaped = text => String(text).replace(/[&<>"']/g, letter => `&#${letter.charCodeAt(0)};`);
+
 function tracksOf(facts) {
   const relevance = facts.tracks.map((track, k) => ({
-    type: "wig", format: "wig", name: track.name, graphType: "dynseq", autoscale: true, height: 90, order: k + 1,
+    type: "wig", format: "wig", name: escaped(track.name), graphType: "dynseq", autoscale: true, height: 90, order: k + 1,
     color: "rgb(60,90,140)", altColor: "rgb(180,60,50)", reader: relevanceReader(facts, track), searchable: false,
     visibilityWindow: 100000,
   }));
   const features = facts.features.map((track, k) => ({
-    type: "annotation", format: "bed", name: track.name, displayMode: "EXPANDED", height: 74, margin: 30, order: 100 + k,
+    type: "annotation", format: "bed", name: escaped(track.name), displayMode: "EXPANDED", height: 74, margin: 30, order: 100 + k,
     reader: featureReader(facts, track), searchable: false, visibilityWindow: -1,
   }));
   return [...relevance, ...features];
@@ -133,6 +136,9 @@ async function start() {
       fastaURL: new File([fasta(facts)], "sequences.fa"),
     },
     locus: locus(first), tracks,
+  });
+  browser.on("trackclick", (track, rows) => {
+    for (const row of rows || []) if (row.name) row.value = escaped(row.value);
   });
   const style = document.createElement("style");  // labels lie on the tracks and must not hide them
   style.textContent = ".igv-track-label { opacity: 0.7; border: 0; font-size: 11px; padding: 0 4px; margin-top: -4px; }";
