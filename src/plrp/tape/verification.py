@@ -1,10 +1,11 @@
 """A second look at a model: does the tape hold all that its output depends on?
 
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
-constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more, for each
-shape of its inputs and each way through it. Once it runs without the recorder: its output must be the same. Then it is
-recorded with other samples in place of some (`_selections`): constants of the tape must not change, nor any number of
-the samples that stayed. And at the end of a pass every recorded tensor must be as it was recorded.
+constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more: for each
+shape of its inputs, for each way through it, and where a pass reads constants that no other did (`_unseen`). Once it
+runs without the recorder: its output must be the same. Then it is recorded with other samples in place of some
+(`_selections`): constants of the tape must not change, nor any number of the samples that stayed. And at the end of a
+pass every recorded tensor must be as it was recorded.
 A target that is a function is checked in the same way, as a model of the output.
 """
 
