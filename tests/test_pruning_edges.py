@@ -120,6 +120,30 @@ def test_lambda_may_still_change_a_sign_at_the_input():
     assert torch.allclose(pruned.relevance, torch.tensor([[-4 / 3, 16 / 3]]), atol=1e-4)
 
 
+def test_where_evidence_cancels_a_small_p_moves_the_whole_score():
+    """Hidden relevance 20, −20 and 1: the 1, which is all of the score and of x₁, is less than p = 0.05 of 21."""
+    model, x = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False)), torch.ones(1, 2)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[0.0, 20.0], [0.0, 20.0], [1.0, 0.0]]))
+        model[2].weight.copy_(torch.tensor([[1.0, -1.0, 1.0]]))
+    lrp, pruned = (plrp.explain(model, x, composite="epsilon", pruning=p) for p in (None, plrp.Pruning(0.05)))
+    assert float(lrp.score) == 1
+    assert float(lrp.balance.amplification) == pytest.approx(41, rel=1e-4)
+    assert torch.allclose(lrp.relevance, torch.tensor([[1.0, 0.0]]), atol=1e-4)
+    assert torch.allclose(pruned.relevance, torch.tensor([[0.0, 1.0]]), atol=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0, 0.99), st.sampled_from(COMPOSITES))
+def test_lambda_moves_no_more_than_p_of_the_mass(seed, p, composite):
+    """Weak neurons lose at most p·Σ|R| of a tensor, and strong ones get as much."""
+    trace = plrp.trace(*small(seed))
+    before = trace.explain(composite=composite, layers=True).layers["d"].double().flatten(1)
+    pruning = plrp.Pruning(p=p)
+    after = trace.explain(composite=composite, pruning=pruning, layers=True).layers["d"].double().flatten(1)
+    assert bool(((after - before).abs().sum(1) <= 2 * p * before.abs().sum(1) * (1 + 1e-5) + 1e-12).all())
+
+
 @BOTH
 @pytest.mark.parametrize("composite", COMPOSITES)
 def test_more_p_never_leaves_more_neurons_in_the_topmost_pruned_layer(composite, redistribution):

@@ -26,7 +26,7 @@ PICTURE = ROOT / "docs" / "assets" / "architecture.svg"
 
 # The storeys of the house from the bottom up: a room imports rooms of its own storey or of lower ones. A room without
 # imports that is not listed stands on the ground. Some rooms are only planned.
-GROUND = ("errors", "lazy", "tables", "files", "spelling", "settings")
+GROUND = ("errors", "lazy", "tables", "files", "spelling", "settings", "progress")
 STOREYS: tuple[tuple[str, ...], ...] = (
     GROUND,
     ("tape",),
