@@ -277,8 +277,8 @@ class Recorder(TorchFunctionMode):
 
 
 def _nothing(outputs: list[Tensor], values: list[Value]) -> bool:
-    """Whether nothing is left of values, as an expert gets that nobody was sent to: a constant."""
-    return all(not t.numel() for t in outputs) and any(v.shape.numel() for v in values)
+    """Whether no row is left of values, as for an expert that nobody was sent to: a constant."""
+    return not any(t.dim() == 0 or len(t) for t in outputs) and any(v.shape.numel() for v in values)
 
 
 def run_in_place(recorder: Recorder, call: Call) -> Any:
