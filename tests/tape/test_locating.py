@@ -81,6 +81,12 @@ def first_alone(h: Tensor) -> Tensor:
     return (torch.arange(len(h)) == 0).float()[:, None]
 
 
+def written_into_zeros(mask: Tensor) -> Tensor:
+    room = torch.zeros(mask.shape)
+    room[:] = mask
+    return room
+
+
 # For batches of any size, from 2 on.
 ANY_SIZE: dict[str, Step] = {
     "a linear layer": lambda h: F.linear(h.T, torch.eye(len(h)) + torch.eye(len(h)).roll(1, 0)).T,
@@ -98,6 +104,7 @@ ANY_SIZE: dict[str, Step] = {
     "a comparison with the last": lambda h: h * (h[-1:] > 1),
     "a comparison two before": lambda h: h * (h.roll(2 if len(h) > 2 else 1, 0) > 1).float(),
     "a comparison of sums": lambda h: h * (h.roll(2 if len(h) > 2 else 1, 0).sum(1, keepdim=True) > 5),
+    "a comparison written into zeros": lambda h: h * written_into_zeros(h.roll(2 if len(h) > 2 else 1, 0) > 1),
     "a choice by another": lambda h: torch.where(h[-1:] > 1, h, 2 * h),
     "an order by another": lambda h: h.gather(1, h.roll(1, 0).argsort(1)),
     "masked by another": lambda h: (

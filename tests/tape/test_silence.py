@@ -442,6 +442,35 @@ def test_a_pass_that_reads_the_same_constants_is_not_looked_at_again(name: str) 
     assert net.passes == 16
 
 
+MADE: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {  # and whether nothing of the input is in it
+    "a parameter": (lambda h: h, True),
+    "a mask": (lambda h: h + torch.ones(6, 6).tril()[2].log().clamp(-100), True),
+    "a buffer that is written into": (lambda h: h + with_a_hundred(h.new_zeros(6)), True),
+    "a comparison": (lambda h: h * (h > 0), False),
+    "of a comparison": (lambda h: h * (torch.ones(6) * (h > 0)), False),
+    "a comparison that is written": (lambda h: h * (torch.zeros_like(h).masked_fill_(h > 0, 1.0)), False),
+    "hidden": (lambda h: h * (_scripted(h) > 0), False),
+}
+
+
+def with_a_hundred(room: Tensor) -> Tensor:
+    room[1:3] = -100
+    return room
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_whole_batch_is_looked_at_where_a_constant_may_come_from_the_input(name: str) -> None:
+    sizes: list[int] = []
+    step, of_nothing = MADE[name]
+
+    def noted(h: Tensor) -> Tensor:
+        sizes.append(len(h))
+        return step(h)
+
+    plrp.explain(Passes(noted).eval(), torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), target=0)
+    assert (sizes.count(5) == 1) == of_nothing
+
+
 def test_samples_with_new_constants_are_looked_at_without_the_others() -> None:
     sizes: list[int] = []
 

@@ -239,6 +239,11 @@ LEAVES: frozenset[Any] = frozenset(
     if hasattr(torch.Tensor, name)
 )
 
+# Constants that take no more than a shape from a tensor: not `bernoulli` or `new_tensor`, which read its entries.
+SHAPE_ALONE = frozenset(
+    "zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full zero fill".split()
+)
+
 # Functions that look at a tensor's form alone: nothing of its values comes back.
 LOOKS: frozenset[Any] = frozenset(
     attribute if callable(attribute) else attribute.__get__

@@ -17,7 +17,7 @@ from plrp.errors import TraceError, UnsupportedOperation
 from .live_tensors import LayerNames, LiveTensors, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
-from .operations import LEAVES, LOOKS, Family, operation_named, spelled, unknown_operation
+from .operations import LEAVES, LOOKS, SHAPE_ALONE, Family, operation_named, spelled, unknown_operation
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
@@ -123,6 +123,10 @@ class Recorder(TorchFunctionMode):
         self.names.inherit(tensors, result)
         results = gathered(result)
         self.live.note(results)
+        if results or function is Tensor.__setitem__:
+            sources = [t for t in tensors if id(t) not in self.names.own]
+            of_nothing = all(self.live.made(t) or self.live.of_model(t) for t in sources)
+            self.live.mark_made([*results, *tensors[:1]], of_nothing)
         if self.live.declared(tensors):
             self.live.declare(results)
         return result
@@ -168,9 +172,11 @@ class Recorder(TorchFunctionMode):
                     self.live.know(tensor, value)
         if unknown and not outputs:
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
+        nothing = bool(outputs) and not outputs[0].numel() and _nothing(outputs, call.values)
         like = call.operation.traits.like and constant
-        if like or not call.values or call.operation.family is Family.CONSTANT or _nothing(outputs, call.values):
+        if nothing or like or not call.values or call.operation.family is Family.CONSTANT:
             self.live.note(outputs)
+            self.live.mark_made(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
             if call.operation.registered:
                 self.live.declare(outputs)
             return None
@@ -187,6 +193,8 @@ class Recorder(TorchFunctionMode):
             value = self.live.value(tensor)
             return value if any(value is one for one in inputs) else tensor.detach()
 
+        own = self.names.own
+        alien = [t for t in call.tensors if id(t) not in own and self._alien(t)] if len(call.tensors) > 1 else []
         op = Op(
             operation=operation,
             family=operation.family,
@@ -196,7 +204,8 @@ class Recorder(TorchFunctionMode):
             inputs=inputs,
             outputs=[],
             rule=operation.rule,
-            fresh=any(self._fresh(t) for t in call.tensors if id(t) not in self.names.own),
+            fresh=bool(alien),
+            derived=bool(alien) and not all(map(self.live.made, alien)),
             declared=declared,
         )
         for tensor in outputs:
@@ -224,7 +233,7 @@ class Recorder(TorchFunctionMode):
             op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it later
         return op
 
-    def _fresh(self, tensor: Tensor) -> bool:
+    def _alien(self, tensor: Tensor) -> bool:
         """Whether a tensor is neither the input's nor the model's."""
         if self.live.value(tensor) is not None or tensor.__class__ is nn.Parameter:
             return False
@@ -268,8 +277,8 @@ class Recorder(TorchFunctionMode):
 
 
 def _nothing(outputs: list[Tensor], values: list[Value]) -> bool:
-    """Whether nothing is left of values, as an expert gets that nobody was sent to: a constant."""
-    return all(not t.numel() for t in outputs) and any(v.shape.numel() for v in values)
+    """Whether no row is left of values, as for an expert that nobody was sent to: a constant."""
+    return not any(t.dim() == 0 or len(t) for t in outputs) and any(v.shape.numel() for v in values)
 
 
 def run_in_place(recorder: Recorder, call: Call) -> Any:

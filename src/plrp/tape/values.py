@@ -100,6 +100,7 @@ class Op:
     reason: str = ""  # why no rule is known
     mixes: bool = False  # whether the reason is that samples of the batch are mixed or taken apart
     fresh: bool = False  # whether it reads a tensor that is neither the input's nor the model's
+    derived: bool = False  # whether such a tensor may come from the input: plrp has not seen how it was made of others
     declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
     winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner, see `seam.py`
     folded: list[str] = field(default_factory=list)  # names of BatchNorms folded into this layer

@@ -1,10 +1,11 @@
 """A second look at a model: does the tape hold all that its output depends on?
 
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
-constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more, for each
-shape of its inputs and each way through it. Once it runs without the recorder: its output must be the same. Then it is
-recorded with other samples in place of some (`_selections`): constants of the tape must not change, nor any number of
-the samples that stayed. And at the end of a pass every recorded tensor must be as it was recorded.
+constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more: for each
+shape of its inputs, for each way through it, and where a pass reads constants that no other did (`_unseen`). Once it
+runs without the recorder: its output must be the same. Then it is recorded with other samples in place of some
+(`_selections`): constants of the tape must not change, nor any number of the samples that stayed. And at the end of a
+pass every recorded tensor must be as it was recorded.
 A target that is a function is checked in the same way, as a model of the output.
 """
 
@@ -168,7 +169,7 @@ def _unseen(trace: Trace, ways: Ways) -> list[int]:
     if look is None:
         return everyone
     reads = functools.cache(lambda: set(map(id, trace.reached("half"))))
-    by_number = _mixes(trace.ops) or any(op.fresh and id(op) in reads() for op in trace.ops)
+    by_number = _mixes(trace.ops) or any(op.derived and id(op) in reads() for op in trace.ops)
     if by_number and trace.batch not in look.batches:
         return everyone
     chosen: set[int] = set()
@@ -264,7 +265,7 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
     rounds *= MORE if _mixes(tape.ops) else 1
     selections = _selections(batch, rounds)
     moves = [_FAR[number % 2] for number in range(len(selections))]
-    if any(op.fresh for op in tape.reached):  # it may come from a comparison, which only other sizes turn
+    if any(op.derived for op in tape.reached):  # it may come from a comparison, which only other sizes turn
         moves += [_FARTHEST[number % 2] for number in range(len(selections))]
         selections *= 2
     moves += _LESS_FAR
