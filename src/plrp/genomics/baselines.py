@@ -4,8 +4,8 @@ ISM is the bench of truth: it asks the network itself for its score with another
 explanation disagrees with it on your network, believe ISM. ISM has a blind spot: if a sequence has the same evidence
 twice, neither copy alone matters much.
 
-All methods take the score that `explain_sequences` explains: the model's head, a softmax or
-exp at the very end for example, is left out.
+All methods take the score that `explain_sequences` explains: the model's head, a final softmax or exp for example, is
+left out.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from .sequences import Floats, Ints, OneHot, Values, decode
 class ScoreModel(nn.Module):
     """The explained score as a model with a graph: (batch, 4, length), and sequence numbers (batch,), to (batch, 1).
 
-    `example` is one input, from which the model's head is recognised. A target with a class per sequence
-    takes that of each number.
+    `example` is one input, from which the model's head is recognised. A target with a class per sequence takes that of
+    each number.
     """
 
     def __init__(self, model: Model, target: Target, example: Tensor) -> None:
