@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import plrp
+from peaks import peak_of
+from plrp import explanation as explanation_module
+from plrp.tape.seam import tape_bytes
+from plrp.tape.trace import record
 
 
 def network() -> nn.Module:
@@ -132,3 +136,98 @@ def test_ledgers_of_pieces_that_ran_differently_are_not_joined():
     assert found.relevance.shape == (3, 3)
     with pytest.raises(ValueError, match="micro_batch"):
         _ = found.ledger
+
+
+# A large batch, where nobody says how many samples to take at once
+
+
+class Noting(nn.Module):
+    """Notes how many samples it was given each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.sizes = network(), list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        return self.inner(x)
+
+
+@pytest.fixture
+def small_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of more than a sample is large, and a tape has room for three samples."""
+    monkeypatch.setattr(explanation_module, "SMALL_BATCH", IMAGES[0].nbytes)
+    of_two = tape_bytes(record(network(), IMAGES[:2], frugal=True))
+    monkeypatch.setattr(explanation_module, "PIECE", 3 * of_two // 2)
+
+
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.3), plrp.Pruning(p=0.3, redistribution="M")])
+@pytest.mark.parametrize("target", [None, 2, [0, 1, 2, 3, 4, 0, 1], plrp.targets.contrast(0, 1)])
+@pytest.mark.filterwarnings("ignore::plrp.BrokenArithmetic")
+def test_a_large_batch_is_explained_in_pieces_that_fit(small_room, target, pruning):
+    model = Noting().eval()
+    explanation = plrp.explain(model, IMAGES, target=target, pruning=pruning)
+    assert [size for size in model.sizes if size > 2] == [3, 3]  # then one; two are measured and looked at
+    for size, same in ((3, torch.equal), (7, torch.testing.assert_close)):
+        asked = plrp.explain(network(), IMAGES, target=target, pruning=pruning, micro_batch=size)
+        for name in ("relevance", "logits", "score"):
+            assert same(getattr(explanation, name), getattr(asked, name)) in (True, None), name
+        assert len(asked.ledger) == len(explanation.ledger)
+    assert float(explanation.closing().max()) < 1e-5
+
+
+STAYS_WHOLE = {
+    "micro_batch is given": {"micro_batch": 7},
+    "a function of the output": {"target": lambda output: output[torch.arange(7), torch.arange(7) % 5]},
+    "layers are kept": {"layers": True},
+    "a condition": {"condition": {"inner.3": torch.ones(7, 8, 4, 4, dtype=torch.bool)}},
+}
+
+
+@pytest.mark.parametrize("why", STAYS_WHOLE)
+def test_a_large_batch_stays_whole_where_pieces_may_differ(small_room, why):
+    model = Noting().eval()
+    explanation = plrp.explain(model, IMAGES, **STAYS_WHOLE[why])
+    assert [size for size in model.sizes if size != 2] == [7]
+    assert explanation.relevance.shape == IMAGES.shape
+
+
+def test_a_model_that_reads_samples_by_their_numbers_is_not_cut(small_room):
+    """It holds a weight for each sample of the batch: a piece of the batch does not fit it."""
+
+    class Weighted(Noting):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * torch.linspace(1, 2, 7)[:, None]
+
+    found = plrp.explain(Weighted().eval(), IMAGES)
+    torch.testing.assert_close(found.relevance, plrp.explain(Weighted().eval(), IMAGES, micro_batch=7).relevance)
+
+
+def test_pieces_hold_two_samples_at_least(small_room, monkeypatch):
+    """One sample alone does not show that it depends on another: a model that mixes samples is refused as before."""
+    monkeypatch.setattr(explanation_module, "PIECE", 1)
+    model = Noting().eval()
+    plrp.explain(model, IMAGES)
+    assert model.sizes[-5:] == [1] * 5  # the rest of seven, with the looks at its shape
+    assert set(model.sizes[:-5]) == {2}
+
+    class Mixing(Noting):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + x.flip(0))
+
+    with pytest.raises(plrp.UnsupportedOperation):
+        plrp.explain(Mixing().eval(), IMAGES)
+
+
+def test_the_memory_of_a_large_batch_is_that_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)),
+    ).eval()
+    images = torch.randn(120, 3, 112, 112)  # 18 MB, with tapes of some 2 MB for each sample
+    plrp.explain(model, images[:2])
+    monkeypatch.setattr(explanation_module, "PIECE", 20_000_000)
+    in_pieces = peak_of(lambda: plrp.explain(model, images))[1]
+    at_once = peak_of(lambda: plrp.explain(model, images, micro_batch=120))[1]
+    assert 2 * in_pieces < at_once
+    assert in_pieces < 6 * images.nbytes

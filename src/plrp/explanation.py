@@ -18,12 +18,12 @@ from .engine import choice, choose_walk, grouped, walk_of
 from .ledger import Ledger, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
-from .request import Request, joined_structure, pieces, some
+from .request import PIECE, SMALL_BATCH, Request, joined_structure, pieces, some
 from .spelling import nearest, plural, printable
 from .survey import Survey
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
 from .tape.refusals import check_samples
-from .tape.seam import explained_once
+from .tape.seam import explained_once, tape_bytes
 from .tape.trace import Trace, record
 from .tape.values import replaced, tensors_in, version
 from .tape.verification import record_verified, supported
@@ -321,7 +321,8 @@ def explain(
     - `pruning`: a `plrp.Pruning`; None is plain LRP;
     - `layers`: keep the relevance at every layer's input (True), or at some (their names);
     - `micro_batch`: explain the batch in pieces of this many samples, to bound the memory. The numbers are
-      the same: no sample's explanation depends on the others;
+      the same: no sample's explanation depends on the others. None: a batch of more than 16 MB comes in pieces whose
+      tapes take 500 MB at most, unless `target` is a callable, or `layers` or `condition` are given;
     - `samples`: None for a model without a batch axis (a graph of nodes, say): one explanation of the whole, of a score
       that `target` gives by an index into the output or a callable;
     - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`;
@@ -373,13 +374,33 @@ class ExplainCall:
 
     def explanation(self, request: Request, ledger: bool = False) -> Explanation:
         """The explanation of the whole batch, piece by piece."""
-        parts = [(None, self.inputs)] if self.micro_batch is None else pieces(self.inputs, self.micro_batch)
         with self.same_walk(), alone(self.rules):
+            size = self._fitting(request) if self.micro_batch is None else self.micro_batch
+            parts = [(None, self.inputs)] if size is None else pieces(self.inputs, size)
             explanations = [self._piece(inputs, request if p is None else request.of(p), ledger) for p, inputs in parts]
         explanation = joined(explanations)
         if isinstance(request.target, Seed):
             explanation.target = request.target
         return explanation
+
+    def _fitting(self, request: Request) -> int | None:
+        """How many samples of a large batch to explain at once, by the tape of the first two; None: all of them.
+
+        Never one alone, which shows no dependence on others. A batch stays whole where a function of the user may be of
+        the whole batch, and where layers are kept.
+        """
+        given = list(tensors_in(self.inputs))
+        batch = len(given[0]) if given and given[0].dim() else 0
+        own = isinstance(request.target, Computed) or request.condition is not None or request.layers
+        if self.samples is None or own or batch < 3 or sum(x.numel() * x.element_size() for x in given) <= SMALL_BATCH:
+            return None
+        frugal = not resolve(request.composite, given).needs_outputs
+        try:
+            two = record(self.model, some(self.inputs, slice(2)), frugal=frugal)
+        except Exception:  # a model made for one size of batch, or one that will be refused
+            return None
+        size = max(2, 2 * PIECE // max(1, tape_bytes(two)))
+        return size if size < batch else None
 
     def _piece(self, inputs: Any, request: Request, ledger: bool) -> Explanation:
         whole = list(tensors_in(self.inputs))

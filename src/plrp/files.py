@@ -54,6 +54,8 @@ def writable(path: str | Path) -> Iterator[None]:
             reason = os.strerror(error.errno).lower()
             raise NotWritable(f"{path} cannot be written ({reason}): name another place for the results.") from None
         hidden = UNFINISHED in Path(str(error.filename)).name  # users know their own name for the file
+        if hidden and error.errno == errno.EISDIR:
+            raise NotWritable(f"{path} is a folder, and a file is written there: move it, and start again.") from None
         if error.errno in FULL or (hidden and error.errno):
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
@@ -100,6 +102,11 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def plausible_size(path: str | Path) -> int:
+    """Bytes that a stranger's file may unpack to: 100 times its own size. 256 MB are never too many."""
+    return max(256_000_000, 100 * Path(path).stat().st_size)
 
 
 def file_digest(path: str | Path) -> str:

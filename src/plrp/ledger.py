@@ -116,7 +116,7 @@ class Ledger(Sequence[dict[str, Any]]):
         if len({tuple(tuple(row[n] for n in NAMES) for row in part._rows) for part in parts}) > 1:
             raise ValueError(
                 "The model ran different operations for different pieces of the batch, so their ledgers cannot be "
-                "joined: explain without micro_batch, or piece by piece."
+                "joined: take the batch as one piece (micro_batch=len(inputs)), or explain piece by piece."
             )
         for rows in zip(*(part._rows for part in parts), strict=True):
             whole._rows.append({name: _joined([row[name] for row in rows], parts) for name in rows[0]})

@@ -23,6 +23,11 @@ from .targets import Target, as_target
 
 Given = Tensor | Sequence[Tensor]
 
+SMALL_BATCH = 16_000_000
+"""Bytes of inputs that are explained at once, where `micro_batch` is not given. A larger batch comes in pieces."""
+PIECE = 500_000_000
+"""Bytes that the tape of such a piece takes at most, unless two samples take more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:

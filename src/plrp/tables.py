@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,10 +39,10 @@ def render_html(header: Sequence[str], rows: Sequence[Sequence[str]], *, markup:
 def csv_cell(value: Any) -> Any:
     """A cell of a CSV file: text that a spreadsheet would take for a formula begins with an apostrophe.
 
-    >>> [csv_cell(cell) for cell in ("=1+1", "-0.5", -0.5, "name")]
-    ["'=1+1", '-0.5', -0.5, 'name']
+    >>> [csv_cell(cell) for cell in ("=1+1", "-0.5", -0.5, "name", "-")]
+    ["'=1+1", '-0.5', -0.5, 'name', '-']
     """
-    if not isinstance(value, str) or not value.lstrip().startswith(("=", "+", "-", "@")):
+    if not isinstance(value, str) or not re.match(r"\s*[=+@-].", value, re.DOTALL):
         return value
     try:
         float(value)

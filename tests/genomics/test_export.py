@@ -20,7 +20,7 @@ from plrp.genomics import (
     write_parquet,
     write_seqlets,
 )
-from plrp.genomics.export import npz_rows, write_npz
+from plrp.genomics.export import npz_rows, write_npz, write_npz_rows
 from plrp.genomics.seqlets import Match
 
 RNG = np.random.default_rng(0)
@@ -121,6 +121,16 @@ def test_files_and_folders_appear_whole_or_not_at_all(tmp_path: Path) -> None:
             fail(context)
     assert [path.name for path in tmp_path.iterdir()] == ["old.txt"]
     assert (tmp_path / "old.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8])
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_an_array_written_in_parts_is_the_array(tmp_path: Path, count: int, kind: type[np.generic]) -> None:
+    given = np.random.default_rng(0).normal(0, 9, size=(7, 4, 5))
+    parts = (given[begin : begin + count] for begin in range(0, 7, count))
+    write_npz_rows(tmp_path / "parts.npz", given.shape, kind, parts)
+    write_npz(tmp_path / "whole.npz", arr_0=given.astype(kind))
+    assert (tmp_path / "parts.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 100])

@@ -8,13 +8,14 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import pytest
 import torch
 from torch import nn
 
+import plrp
 from made_runs import made_run
 from pages import HELPERS
 from plrp import cli, files
@@ -33,9 +35,12 @@ from plrp.experiments import demo_study as demo_module
 from plrp.genomics import SequenceError, explain_file, explain_sequences, read_fasta, write_fasta
 from plrp.genomics import jobs as jobs_module
 from plrp.genomics.attribution import batch_size_for
-from plrp.genomics.export import write_bedgraph, write_seqlets
-from plrp.genomics.seqlets import Seqlets
+from plrp.genomics.export import npz_rows, write_bedgraph, write_seqlets
+from plrp.genomics.motifs import jaspar
+from plrp.genomics.seqlets import Match, Seqlets
 from plrp.genomics.sequences import Interval, Sequences, read_bed, read_npz
+from plrp.genomics.variant_files import _write_skipped
+from plrp.genomics.variants import Skipped, Variant
 from plrp.models import load
 from plrp.models import loading as loading_module
 from plrp.models.downloads import INSECURE, DownloadError, fetch
@@ -396,6 +401,165 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, sequences: Path, capsys: py
     assert "out/run.json cannot be read" in capsys.readouterr().err
 
 
+def advised(said: str, folder: Path) -> None:
+    """Do what the message says, to the letter: 'Restore NAME from a copy, or remove it and start again'."""
+    match = re.search(r"Restore (\S+) from a copy, or remove it and start again: finished parts stay\.", said)
+    assert match is not None, said
+    (folder / match[1]).unlink()
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "null", "\xff"])
+def test_the_advice_for_a_damaged_run_json_is_true(
+    sequences: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    assert cli.main(EXPLAIN.split()) == 0
+    files_before = {path.name: path.read_bytes() for path in Path("out").iterdir() if path.is_file()}
+    times = {path.name: path.stat().st_mtime_ns for path in parts()}
+    Path("out/run.json").write_bytes(content.encode("latin-1"))
+    capsys.readouterr()
+    assert cli.main(EXPLAIN.split()) == 2
+    advised(capsys.readouterr().err, Path("out"))
+    assert cli.main(EXPLAIN.split()) == 0
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir() if path.is_file()} == files_before
+    assert {path.name: path.stat().st_mtime_ns for path in parts()} == times
+
+
+def test_the_advice_for_a_damaged_config_and_manifest_is_true(tmp_path: Path) -> None:
+    config, run = small(tmp_path / "world", 2, maps={}), tmp_path / "run"
+    whole = sweep(config, run, workers=1).scores
+    for name in ("config.toml", "run.json"):
+        times = {path.name: path.stat().st_mtime_ns for path in (run / "parts").iterdir()}
+        (run / name).write_text("{")
+        with pytest.raises(RunError) as caught:
+            sweep(config, run, workers=1)
+        advised(str(caught.value), run)
+        assert sweep(config, run, workers=1).scores.equals(whole)
+        assert {path.name: path.stat().st_mtime_ns for path in (run / "parts").iterdir()} == times
+
+
+def test_the_advice_for_a_damaged_search_is_true_beside_its_pictures(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+    out, x = tmp_path / "out", torch.randn(6, 4)
+
+    def search() -> Any:
+        return plrp.exemplars(model, x, ["0"], out=out, part_size=2, show_progress=False)
+
+    whole = search()["0"].relevance
+    times = {path.name: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
+    for name in ("channels.csv", "index.html"):  # as the command writes them into the folder
+        (out / name).write_text("of the search")
+    (out / "run.json").write_text("{")
+    with pytest.raises(RunError) as caught:
+        search()
+    advised(str(caught.value), out)
+    np.testing.assert_array_equal(search()["0"].relevance, whole)
+    assert {path.name: path.stat().st_mtime_ns for path in (out / "parts").iterdir()} == times
+
+
+def test_results_without_any_part_are_other_peoples_files(sequences: Path) -> None:
+    assert cli.main(EXPLAIN.split()) == 0
+    Path("out/run.json").unlink()
+    for part in parts():
+        part.unlink()
+    with pytest.raises(WrongPlace, match=r"holds other files \(attributions\.npz, "):
+        explain_file("seqs.fa", "net.py:build", "out", weights="w.pt", match=False)
+
+
+@pytest.mark.parametrize("name", ["a part", "run.json", "scores.tsv", "attributions.npz"])
+def test_a_folder_in_place_of_a_file_is_named_and_the_run_resumes(
+    sequences: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert cli.main(EXPLAIN.split()) == 0
+    whole = {path.name: path.read_bytes() for path in Path("out").iterdir() if path.is_file()}
+    path = parts()[1] if name == "a part" else Path("out", name)
+    path.unlink()
+    (path / "inside").mkdir(parents=True)
+    capsys.readouterr()
+    assert cli.main(EXPLAIN.split()) == 2
+    assert f"{path} is a folder, and a file is written there: move it, and start again." in capsys.readouterr().err
+    assert not list(Path("out").rglob("*.part*"))
+    path.rename("moved")
+    assert cli.main(EXPLAIN.split()) == 0
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir() if path.is_file()} == whole
+
+
+# A full disk
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """The kernel lets no file grow beyond this size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", ["relevance.parquet", "attributions.npz", "onehot.npz", "scores.tsv"])
+def test_a_result_that_does_not_fit_is_named_and_the_run_resumes(
+    sequences: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """A real limit of the kernel, while one of the results is written."""
+    assert cli.main(EXPLAIN.split()) == 0
+    whole = {path.name: path.read_bytes() for path in Path("out").iterdir() if path.is_file()}
+    new_file = Folder.new_file
+
+    @contextmanager
+    def limited(place: Folder, written: str, size: int | None = None) -> Iterator[Path]:
+        with new_file(place, written, size) as path, files_up_to(200) if written == name else nullcontext():
+            yield path
+
+    words = EXPLAIN.replace("--out out", "--out small").split()
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "new_file", limited)
+        assert cli.main(words) == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    size = {"attributions.npz": r" \(5,760 bytes\)", "onehot.npz": r" \(1,440 bytes\)"}.get(name, "")
+    assert re.search(rf"no space left for small/{name}{size}; finished parts stay\. Make room and start again", message)
+    assert len(Folder("small").names("parts")) == 3
+    assert not Path("small", name).exists()
+    assert hidden(Path("small")) == []
+    assert cli.main(words) == 0
+    assert {path.name: path.read_bytes() for path in Path("small").iterdir() if path.is_file()} == whole
+
+
+FULL_DISK = """
+import subprocess, sys
+from pathlib import Path
+from plrp import cli
+words = sys.argv[2:]
+code = cli.main(words)
+print(f"exit {code}", len(list(Path(sys.argv[1], "out", "parts").iterdir())), file=sys.stderr)
+subprocess.run(["mount", "-o", "remount,size=50m", sys.argv[1]], check=True)
+sys.exit(cli.main(words))
+"""
+
+
+def test_a_full_file_system_does_not_kill_the_process(sequences: Path) -> None:
+    """Memory maps of sparse files end in SIGBUS there. The file system is mounted where nobody else sees it."""
+    inside = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o "size=$1" none disk && shift && exec "$@"', "sh"]
+    Path("disk").mkdir()
+    try:
+        subprocess.run([*inside, "1m", "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user may not mount a file system of his own (unshare -rm)")
+    rng = np.random.default_rng(0)
+    letters = ["".join(rng.choice(list("ACGT"), 200)) for _ in range(200)]
+    write_fasta("seqs.fa", [f"s{i}" for i in range(200)], letters)
+    words = EXPLAIN.replace("--part-size 4", "--part-size 100").split()
+    assert cli.main(words) == 0
+    page = 4096
+    room = sum(-(-path.stat().st_size // page) * page for path in (*parts(), Path("out/relevance.parquet")))
+    room += 3 * page + Path("out/attributions.npz").stat().st_size // 2
+    command = [sys.executable, "-c", FULL_DISK, "disk", *words[:-1], "disk/out"]
+    found = subprocess.run([*inside, str(room), *command], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "no space left for disk/out/attributions.npz (640,000 bytes); finished parts stay. Make room" in found.stderr
+    assert "exit 1 2" in found.stderr  # with both parts
+
+
 # Links and other people's files
 
 
@@ -655,6 +819,20 @@ def test_tables_of_a_report_hold_no_formulas(tmp_path: Path) -> None:
     assert not any(re.match(r"[=@]|[+-](?![\d.]|inf)", cell) for cell in cells)
 
 
+def test_tables_of_sequences_hold_no_formulas(sequences: Path) -> None:
+    """Names of FASTA and VCF files reach tables that a spreadsheet opens. BED files are for tools: names stay."""
+    evil = ["=cmd|'calc'!A0", "@sum", "+1+1", "-2+3", "plain"]
+    write_fasta("seqs.fa", evil, ["ACGT" * 8] * 5)
+    assert cli.main(EXPLAIN.split()) == 0
+    lines = [line.split("\t") for line in Path("out/scores.tsv").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["name", *(f"'{name}" for name in evil[:-1]), "plain"]
+    assert not any(cell.startswith("'") for line in lines for cell in line[1:])  # numbers stay numbers
+    variant = Variant("=chr", 4, "A", "-", "@id", line=7)
+    _write_skipped(sequences / "skipped.tsv", [Skipped(variant, "no base", "=detail")])
+    cells = (sequences / "skipped.tsv").read_text().splitlines()[1].split("\t")
+    assert cells == ["'=chr", "5", "'@id", "A", "-", "no base", "'=detail", "7"]
+
+
 # Bombs, absurd numbers, memory
 
 
@@ -693,6 +871,36 @@ def test_an_array_that_promises_terabytes_is_refused(tmp_path: Path, suffix: str
             archive.writestr("onehot.npy", header.getvalue() + b"1234")
     with pytest.raises(SequenceError, match="does not fit into its"):
         read_npz(path)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy"])
+@pytest.mark.parametrize(
+    "text", ["{'descr': '<f4', (", "{'descr': (), 'fortran_order': False, 'shape': (1,)}", "(" * 300, "{}", "\n  x\n y"]
+)
+def test_a_bad_header_of_an_array_is_a_damaged_file(tmp_path: Path, suffix: str, text: str) -> None:
+    """numpy's own reader gives a TokenError, an IndexError or an IndentationError here."""
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(8)
+    path = tmp_path / f"bad.{suffix}"
+    if suffix == "npy":
+        path.write_bytes(content)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("arr_0.npy", content)
+        with pytest.raises(ValueError, match=r"the header of an array is damaged \(\w+\)"), npz_rows(path, 1):
+            pass
+    with pytest.raises(SequenceError, match=r"not a readable NPZ or NPY file \(the header of an array is damaged"):
+        read_npz(path)
+    with pytest.raises(ValueError, match=r"bad\.\w+ is damaged, or was not written by"):
+        plrp.load(path)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (2, -3)])
+def test_a_negative_size_of_an_array_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    (tmp_path / "a.npy").write_bytes(header.getvalue() + bytes(24))
+    with pytest.raises(SequenceError, match="does not fit into its"):
+        read_npz(tmp_path / "a.npy")
 
 
 def test_arrays_of_objects_are_not_loaded(tmp_path: Path) -> None:
@@ -896,6 +1104,71 @@ def test_ctrl_c_while_motifs_are_matched_exits_with_130(
 
 
 # Kills
+
+
+class Killed(BaseException):
+    """The end of a process: nothing is cleaned up after it."""
+
+
+@contextmanager
+def killed_at(moment: str, call: int) -> Iterator[None]:
+    """Within this context the n-th call of a function of `os` is the last thing that happens to any file."""
+    real, calls, unlink = getattr(os, moment), iter(range(1, call)), Path.unlink
+    alive = [True]
+
+    def counted(*arguments: Any) -> Any:
+        alive[0] = alive[0] and next(calls, None) is not None
+        if not alive[0]:
+            raise Killed
+        return real(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, moment, counted)
+        patched.setattr(Path, "unlink", lambda path, **how: unlink(path, **how) if alive[0] else None)
+        yield
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob(".*") if not path.name.startswith(".lock"))
+
+
+@pytest.mark.parametrize("moment", ["replace", "fsync"])
+@pytest.mark.parametrize("kind", ["genomics", "sweep"])
+def test_a_run_killed_in_each_of_its_writes_leaves_nothing(
+    sequences: Path, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str
+) -> None:
+    """Killed in its first write, resumed and killed in the second write of that session, and so on to the end."""
+    match = Match(jaspar("CTCF"), 0.5, 400.0, 0, 5, "+")
+    monkeypatch.setattr(jobs_module, "match_seqlets", lambda seqlets, *_: [match] * len(seqlets))
+    monkeypatch.setattr(jobs_module, "compile_tomtom", lambda show_progress: None)
+    config = small(sequences / "world", 3, maps={})
+
+    def work(out: str) -> None:
+        if kind == "sweep":
+            assert sweep(config, out, workers=1).complete
+        else:
+            words = EXPLAIN.replace("--no-match ", "").replace("--out out", f"--out {out}")
+            assert cli.main(words.split()) == 0
+
+    work("whole")
+    left: list[str] = []
+    kills = 0
+    while True:
+        try:
+            with killed_at(moment, kills + 1):
+                work("killed")
+            break
+        except Killed:
+            left += hidden(Path("killed"))
+            kills += 1
+    assert kills >= 4
+    assert left
+    assert any(name.startswith("..") for name in left) == (kind == "genomics" and moment == "replace")
+    assert hidden(Path("killed")) == []  # the last session was not killed
+    names = {path.relative_to("whole") for path in Path("whole").rglob("*") if path.is_file()}
+    assert {path.relative_to("killed") for path in Path("killed").rglob("*") if path.is_file()} == names
+    for name in names if kind == "genomics" else ():
+        assert name.name == ".lock" or Path("killed", name).read_bytes() == Path("whole", name).read_bytes()
 
 
 @pytest.mark.slow

@@ -95,19 +95,19 @@ def write_results(out: Path, search: MotifSearch) -> None:
     """Patterns, seqlets and hits as the files that other tools read."""
     from plrp.genomics.export import write_bed
     from plrp.genomics.seqlets import named_match
-    from plrp.genomics.sequences import tab_line
+    from plrp.genomics.sequences import tsv_line
 
     out.mkdir(parents=True, exist_ok=True)
     motifs, counts = [p.motif for p in search.patterns], [p.count for p in search.patterns]
     genomics.write_meme(out / "patterns.meme", motifs, counts)
     genomics.write_jaspar(out / "patterns.jaspar", motifs, counts)
     # p and E are those of the nearest motif
-    lines, titles = [tab_line("pattern", "consensus", "seqlets", "match", "id", "p", "e")], []
+    lines, titles = [tsv_line("pattern", "consensus", "seqlets", "match", "id", "p", "e")], []
     for motif, number, matches in zip(motifs, counts, search.matches or [[]] * len(motifs), strict=True):
         named = named_match(matches)
         match = (named.motif.name, named.motif.id or ".") if named else (".", ".")
         nearest = (f"{matches[0].p:.3g}", f"{matches[0].e:.3g}") if matches else (".", ".")
-        lines.append(tab_line(motif.name, motif.consensus, number, *match, *nearest))
+        lines.append(tsv_line(motif.name, motif.consensus, number, *match, *nearest))
         titles.append(named.motif.name if named else motif.name)
     (out / "patterns.tsv").write_text("".join(lines))
     write_bed(out / "seqlets.bed", _seqlet_rows(search))

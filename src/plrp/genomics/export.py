@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from plrp.errors import UsageError, needed
 from plrp.files import new_file
+from plrp.runs.memory import read_header
 
 from .seqlets import Match, Seqlets
 from .sequences import Floats, Genome, Interval, Ints, Sequences, Values, on_genome, tab_line
@@ -41,6 +42,19 @@ def write_npz(path: str | Path, **arrays: Any) -> None:
         np.savez_compressed(stream, **arrays)
 
 
+def write_npz_rows(path: str | Path, shape: tuple[int, ...], kind: Any, parts: Iterable[npt.NDArray[Any]]) -> None:
+    """Write `arr_0` of an NPZ file, whose rows come in parts: memory holds one part, and the disk no other file."""
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False, "shape": shape}
+    with (
+        new_file(path) as new,
+        zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("arr_0.npy", "w", force_zip64=True) as stream,
+    ):
+        np.lib.format.write_array_header_1_0(stream, header)
+        for rows in parts:
+            stream.write(np.ascontiguousarray(rows, kind).data)
+
+
 def npz_bytes(**arrays: Any) -> bytes:
     """The content of an NPZ file."""
     stream = io.BytesIO()
@@ -52,9 +66,7 @@ def npz_bytes(**arrays: Any) -> bytes:
 def npz_rows(path: str | Path, count: int) -> Iterator[tuple[tuple[int, ...], Iterator[npt.NDArray[Any]]]]:
     """The shape of the array in an NPZ file, and an iterator over its rows that reads `count` of them at a time."""
     with zipfile.ZipFile(path) as archive, archive.open("arr_0.npy") as stream:
-        major = np.lib.format.read_magic(stream)[0]
-        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        shape, by_column, kind = read(stream)
+        shape, by_column, kind = read_header(stream)
         if by_column or kind.hasobject or not shape:
             raise ValueError(f"{path}: arr_0 is not an array of numbers, row by row.")
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import tempfile
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,31 +21,30 @@ from torch import nn
 
 from plrp.balance import NOTHING, Problem, unwarned
 from plrp.errors import usage
-from plrp.files import UNFINISHED
 from plrp.models.sources import source_files, source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.crew import BarWatch
-from plrp.runs.places import Folder, Place
+from plrp.runs.places import Place
 from plrp.runs.ray import RayCluster, sent
-from plrp.runs.run import Run, RunLayout, content_digest, differs_here, text_digest
+from plrp.runs.run import Run, RunLayout, content_digest, differs_here, gathering, text_digest
 from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.settings import LARGEST
 from plrp.tape.refusals import check_device
 
 from .attribution import COLUMNS, pool
 from .baselines import attribute_by
-from .export import npz_bytes, write_bedgraph, write_npz, write_parquet, write_seqlets
+from .export import npz_bytes, write_bedgraph, write_npz_rows, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
 from .network import check_fit, load_model
 from .outputs import score_file, target_from_text
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
 from .sequence_settings import FileSettings, Pooling
-from .sequences import Ends, SequenceError, Sequences, Values, encode, read_fasta, read_intervals, read_npz, tab_line
+from .sequences import Ends, SequenceError, Sequences, Values, encode, read_fasta, read_intervals, read_npz, tsv_line
 
 GATHERED = ("relevance.parquet", "relevance.bedgraph", "scores.tsv", "seqlets.bed", "attributions.npz", "onehot.npz")
 SCRATCH = "parts/gathered.npy"
-"""A memory map that exists while results are gathered."""
+"""A memory map of version 0.2.0, which killed runs left behind."""
 
 SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
 """The columns of `Seqlets` in a part."""
@@ -154,14 +151,15 @@ def explain_file(
         explaining.run.begin({"command": "genomics explain", **explaining.description(), **(about or {})}, say)
         execution = Execution(engine=engine, show_progress=show_progress, say=say)
         outcome = _make_shard(explaining, mine, execution)
-        if outcome.complete:
-            gather(explaining)
-            gather_seqlets(explaining, matched=False)
-            outcome = replace(outcome, broken=gather_scores(explaining))
-        if explaining.settings.match and not outcome.failures:  # when all else is written: it takes long
-            explaining.match(range(len(explaining.plan)) if outcome.complete else mine, show_progress, say)
+        with gathering():
             if outcome.complete:
-                gather_seqlets(explaining, matched=True)
+                gather(explaining)
+                gather_seqlets(explaining, matched=False)
+                outcome = replace(outcome, broken=gather_scores(explaining))
+            if explaining.settings.match and not outcome.failures:  # when all else is written: it takes long
+                explaining.match(range(len(explaining.plan)) if outcome.complete else mine, show_progress, say)
+                if outcome.complete:
+                    gather_seqlets(explaining, matched=True)
     return outcome
 
 
@@ -355,32 +353,11 @@ def gather(explaining: Explaining) -> None:
 
     lengths = set(sequences.lengths.tolist())
     if len(lengths) == 1:
-        shape = (len(sequences), 4, lengths.pop())
-        with _memory_map(run.place, "attributions.npz", shape, np.float32) as whole:
-            for rows, (relevance,) in explaining.stored(["relevance"]):
-                whole[rows] = relevance
-        with _memory_map(run.place, "onehot.npz", shape, np.int8) as whole:
-            for rows in plan:
-                whole[rows] = encode(sequences[rows], settings.ambiguous)
-
-
-@contextmanager
-def _memory_map(place: Place, name: str, shape: tuple[int, ...], kind: Any) -> Iterator[npt.NDArray[Any]]:
-    """An array on the disk to be filled; it is written to `name` when the block ends well.
-
-    Until then it is a private file: in the run's folder, which has room, or where temporary files go.
-    """
-    scratch, folder = Path(SCRATCH), place.path / "parts" if isinstance(place, Folder) else None
-    with place.new_file(name) as path:
-        handle, private = tempfile.mkstemp(UNFINISHED + scratch.suffix, f".{scratch.stem}.", folder)
-        os.close(handle)
-        try:
-            whole = np.lib.format.open_memmap(private, "w+", kind, shape)
-            yield whole
-            write_npz(path, arr_0=whole)
-            del whole
-        finally:
-            Path(private).unlink(missing_ok=True)  # another process may have tidied it away
+        shape = (len(sequences), 4, lengths.pop())  # of one length: the parts hold the rows in order
+        with run.place.new_file("attributions.npz", math.prod(shape) * 4) as path:
+            write_npz_rows(path, shape, np.float32, (values for _, (values,) in explaining.stored(["relevance"])))
+        with run.place.new_file("onehot.npz", math.prod(shape)) as path:
+            write_npz_rows(path, shape, np.int8, (encode(sequences[rows], settings.ambiguous) for rows in plan))
 
 
 def gather_seqlets(explaining: Explaining, matched: bool) -> None:
@@ -424,7 +401,7 @@ def gather_scores(explaining: Explaining) -> int:
     table = [(name, *lines[row]) for row, name in enumerate(explaining.sequences.names)]
     with explaining.run.place.new_file("scores.tsv") as path:
         header = ("name", "target", "score", "relevance", "remark")
-        path.write_text("".join(tab_line(*line) for line in (header, *table)))
+        path.write_text("".join(tsv_line(*line) for line in (header, *table)))
     return broken
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from plrp.errors import UsageError, usage
 from plrp.files import new_file
+from plrp.models.checkpoints import CheckpointError, load_tensors
 from plrp.models.keras import SUFFIXES
 from plrp.models.loading import load
 from plrp.progress import progress
@@ -180,14 +181,16 @@ class SequenceCNN(nn.Module):
     def load(cls, path: str | Path) -> SequenceCNN:
         """Read a file of `save`, with `weights_only=True`: a file from a stranger cannot run code."""
         try:
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+            checkpoint = load_tensors(path)
             if isinstance(checkpoint, dict) and "settings" not in checkpoint:
                 raise SequenceError(f"{path} is a state dict: use --model file.py:factory --weights {path}.")
+            with torch.device("meta"):  # settings that do not fit the weights are refused before they take memory
+                cls(**checkpoint["settings"]).load_state_dict(checkpoint["state"], assign=True)
             network = cls(**checkpoint["settings"])
             network.load_state_dict(checkpoint["state"])
         except FileNotFoundError:
             raise SequenceError(f"{path}: no such file.") from None
-        except SequenceError:
+        except (SequenceError, CheckpointError):
             raise
         except Exception as error:
             raise SequenceError(

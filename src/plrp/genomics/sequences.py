@@ -25,6 +25,7 @@ import numpy.typing as npt
 from plrp.errors import UsageError
 from plrp.runs.memory import TooLarge, Unpacked, read_arrays
 from plrp.settings import LARGEST
+from plrp.tables import csv_cell
 
 LETTERS = "ACGT"
 
@@ -228,8 +229,13 @@ def one_line(text: object) -> str:
 
 
 def tab_line(*cells: object) -> str:
-    """A line of a BED file or another table: cells with tabs between."""
+    """A line of a BED file or another table that tools read: cells with tabs between."""
     return "\t".join(map(one_line, cells)) + "\n"
+
+
+def tsv_line(*cells: object) -> str:
+    """A line of a table that people open in a spreadsheet: no cell is a formula."""
+    return tab_line(*map(csv_cell, cells))
 
 
 def _open_binary(path: Path) -> tuple[IO[bytes], bool]:

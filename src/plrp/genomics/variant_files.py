@@ -20,7 +20,7 @@ from plrp.files import new_file
 from plrp.settings import LARGEST
 
 from .sequence_settings import VariantSettings
-from .sequences import Genome, open_text, tab_line
+from .sequences import Genome, open_text, tsv_line
 from .variants import Skipped, VariantEffect, each_effect, read_vcf
 
 FIELDS = {
@@ -163,7 +163,7 @@ def _write_skipped(path: Path, skipped: Sequence[Skipped]) -> None:
         for one in skipped:
             v = one.variant
             cells = (v.chrom, v.position + 1, v.id, v.reference, v.alternative, one.reason, one.detail, v.line)
-            stream.write(tab_line(*cells))
+            stream.write(tsv_line(*cells))
 
 
 def _annotate(

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from plrp.errors import UsageError
+from plrp.files import plausible_size
+from plrp.tape.values import tensors_in
 
 # Keys under which training scripts save the state dict, and prefixes that wrappers put before every name.
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
@@ -105,11 +107,36 @@ def _read_safetensors(path: Path) -> Any:
         ) from error
 
 
+def load_tensors(path: str | Path) -> Any:
+    """The content of a file of `torch.save`: tensors and plain data, on the CPU.
+
+    The file states how much it unpacks to, and the shapes of its tensors. Both are compared with its size before memory
+    is taken: `torch.save` does not compress, and a view may repeat one number as often as it likes.
+    """
+    size = Path(path).stat().st_size
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > size:
+            raise CheckpointError(
+                f"{path} is refused: its {size:,} bytes unpack to {unpacked:,}; save it with torch.save, uncompressed."
+            )
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    stated = sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(content))
+    if stated > plausible_size(path):
+        raise CheckpointError(
+            f"{path} is refused: it has {size:,} bytes and its tensors {stated:,}; save contiguous tensors."
+        )
+    return content
+
+
 def _read_torch(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols: such a file is examined below
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return load_tensors(path)
+    except CheckpointError:
+        raise
     except Exception as error:  # torch, zipfile and pickle raise about ten kinds on a damaged file
         code = [call for call in _pickle_calls(path) if not call.startswith(_TENSOR_CALLS)]
         if isinstance(error, pickle.UnpicklingError) and code:

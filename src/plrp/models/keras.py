@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from plrp.errors import needed
+from plrp.files import plausible_size
 
 from .checkpoints import CheckpointError
 
@@ -579,20 +580,23 @@ def _stored_weights(path: str | Path, nested: bool = True) -> dict[str, Arrays]:
     """The arrays of every layer in the file's order; with `nested` also those of layers inside other models."""
     layers: dict[str, Arrays] = {}
     inside: dict[str, Arrays] = {}
+    stored: list[tuple[str, str, Any]] = []
     with _open(path) as file:
         try:
             group = _inside(file, "model_weights") if "model_weights" in file else file
             for raw in _names(group, "layer_names"):
                 layer = _inside(group, raw)
                 layers[raw] = []
-                for name in _names(layer, "weight_names"):
-                    data = _inside(layer, name)
-                    if data.external or data.is_virtual or not np.issubdtype(data.dtype, np.floating):
-                        raise ValueError(f"{name} does not hold numbers of its own")
-                    array = np.asarray(data[()], np.float32)
-                    layers[raw].append(array)
-                    for part in set(name.split("/")[:-1]):
-                        inside.setdefault(part, []).append(array)
+                stored += [(raw, name, _inside(layer, name)) for name in _names(layer, "weight_names")]
+            if sum(data.nbytes for _, _, data in stored) > plausible_size(path):  # also of arrays never written
+                raise ValueError("its arrays take over 100 times the size of the file; save it uncompressed")
+            for raw, name, data in stored:
+                if data.external or data.is_virtual or not np.issubdtype(data.dtype, np.floating):
+                    raise ValueError(f"{name} does not hold numbers of its own")
+                array = np.asarray(data[()], np.float32)
+                layers[raw].append(array)
+                for part in set(name.split("/")[:-1]):
+                    inside.setdefault(part, []).append(array)
         except (KeyError, OSError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path} does not hold Keras weights as they are read here: {error}.") from None
     return {**inside, **layers} if nested else layers

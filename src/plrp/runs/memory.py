@@ -115,12 +115,20 @@ def read_arrays(
         raise ValueError(str(error)) from None
 
 
-def _check_header(stream: IO[bytes], size: int) -> None:
-    """Refuse an array whose header promises more than the file holds."""
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The shape of an array in NPY format, whether it is stored by columns, and its type. ValueError: damaged."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, kind = read(stream)
+    try:
+        return read(stream)
+    except Exception as error:  # Python's parser and tokenizer read it, which raise about ten kinds
+        raise ValueError(f"the header of an array is damaged ({type(error).__name__})") from None
+
+
+def _check_header(stream: IO[bytes], size: int) -> None:
+    """Refuse an array whose header promises more than the file holds."""
+    shape, _, kind = read_header(stream)
     if kind.hasobject:
         raise ValueError("it holds Python objects, which are not loaded")
-    if math.prod(shape) * kind.itemsize > size:
+    if min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize > size:
         raise ValueError(f"an array of {shape} does not fit into its {size:,} bytes")

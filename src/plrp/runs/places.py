@@ -47,8 +47,11 @@ class Place(ABC):
         """Store bytes under a name, whole or not at all."""
 
     @abstractmethod
-    def new_file(self, name: str) -> AbstractContextManager[Path]:
-        """A path of this machine to write to; its content is stored under the name when the block ends well."""
+    def new_file(self, name: str, size: int | None = None) -> AbstractContextManager[Path]:
+        """A path of this machine to write to; its content is stored under the name when the block ends well.
+
+        `size`: bytes that it takes at most, if known, for the error of a full disk.
+        """
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -104,12 +107,14 @@ class Folder(Place):
 
     def write(self, name: str, content: bytes) -> None:
         """Store bytes under a name, whole or not at all; they are on the disk when this returns."""
-        with _full_disk(f"{self.path / name} ({len(content):,} bytes)"), self.new_file(name) as part:
+        with self.new_file(name, len(content)) as part:
             part.write_bytes(content)
 
-    def new_file(self, name: str) -> AbstractContextManager[Path]:
+    @contextmanager
+    def new_file(self, name: str, size: int | None = None) -> Iterator[Path]:
         """A temporary path in the folder of the file."""
-        return new_file(self.path / name, durable=True)
+        with _full_disk(self.path / name, size), new_file(self.path / name, durable=True) as part:
+            yield part
 
     def read(self, name: str) -> bytes:
         """The bytes of a file."""
@@ -234,16 +239,17 @@ class Bucket(Place):
 
     def write(self, name: str, content: bytes) -> None:
         """Store bytes under a name, whole or not at all."""
-        with _full_disk(f"{self.url}/{name} ({len(content):,} bytes)"):
+        with _full_disk(f"{self.url}/{name}", len(content)):
             self._put(name, lambda path: self.files.pipe_file(path, content))
 
     @contextmanager
-    def new_file(self, name: str) -> Iterator[Path]:
+    def new_file(self, name: str, size: int | None = None) -> Iterator[Path]:
         """A temporary path; its content is sent when the block ends well."""
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / name.rpartition("/")[2]
-            yield local
-            with _full_disk(f"{self.url}/{name} ({local.stat().st_size:,} bytes)"):
+            with _full_disk(local, size):
+                yield local
+            with _full_disk(f"{self.url}/{name}", local.stat().st_size):
                 self._put(name, lambda path: self.files.put_file(str(local), path))
 
     def _put(self, name: str, send: Callable[[str], None]) -> None:
@@ -341,10 +347,12 @@ def _sentence(error: Exception) -> str:
 
 
 @contextmanager
-def _full_disk(what: str) -> Iterator[None]:
+def _full_disk(path: str | Path, size: int | None) -> Iterator[None]:
+    """Names the file that did not fit, and how many bytes it takes, in the error."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise DiskFull(error.errno, f"no space left for {what}") from error
+            bytes_needed = "" if size is None else f" ({size:,} bytes)"
+            raise DiskFull(error.errno, f"no space left for {path}{bytes_needed}") from error
         raise

@@ -33,6 +33,7 @@ from .work import Execution, Failure, Work
 
 READERS = 16  # parts that are read at the same time: a bucket answers many requests as quickly as one
 NAMED = 5  # differences that a refusal names
+MAKE_ROOM = "Make room and start again: the rest will be done"
 CACHE = "digests.json"
 FILE_READERS = 8
 RECENT = 2.0  # seconds: a file that changed this shortly before it was read may change again within its time stamp
@@ -74,6 +75,10 @@ class RunLayout:
         """Whether a run writes a file of this name."""
         return name in (self.description, *self.state, *self.results) or self.part_name.fullmatch(name) is not None
 
+    def has_parts(self, place: Place) -> bool:
+        """Whether a place holds a part, of any description."""
+        return any(map(self.part_name.fullmatch, place.names("parts")))
+
 
 class Run:
     """A run of numbered parts in a place. `key(index)` is a hash of all that decides a part."""
@@ -90,7 +95,7 @@ class Run:
         name = self.layout.description
         try:
             return self.layout.decode(self.place.read(name).decode())
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             raise WrongPlace(f"{self.place} is not a run: it has no {name}.") from None
         except (ValueError, TypeError) as error:
             raise damaged(self.place, name, error) from None
@@ -98,12 +103,14 @@ class Run:
     @property
     def begun(self) -> bool:
         """Whether results exist: a description, and at least one part."""
-        names = self.place.names("parts") if self.place.exists(self.layout.description) else []
-        return any(map(self.layout.part_name.fullmatch, names))
+        return self.place.exists(self.layout.description) and self.layout.has_parts(self.place)
 
     def refuse_strangers(self) -> None:
-        """Refuse to begin in a folder of other files. Files of shards that began already may be there."""
-        if not self.place.exists(self.layout.description):
+        """Refuse to begin in a folder of other files.
+
+        Files of shards that began already may be there. Where there are parts, it is a run whose description was lost.
+        """
+        if not self.place.exists(self.layout.description) and not self.layout.has_parts(self.place):
             refuse_strangers(self.place, (self.layout.description, *self.layout.folders, *self.layout.state))
 
     def refuse_changes(self, description: Any, files: Sequence[str] = ()) -> None:
@@ -237,10 +244,18 @@ class Run:
         except (DiskFull, KeyboardInterrupt) as error:
             progress = f"{watch.parts_stored - before} of {len(indices)} parts were stored"
             if isinstance(error, DiskFull):
-                again = "Make room and start again: the rest will be done"
-                raise DiskFull(error.errno, f"{error.strerror}; {progress} and stay. {again}") from None
+                raise DiskFull(error.errno, f"{error.strerror}; {progress} and stay. {MAKE_ROOM}") from None
             watch.say(f"stopped: {progress}; start again to resume")
             raise
+
+
+@contextmanager
+def gathering() -> Iterator[None]:
+    """For results that are made of the parts: the error of a full disk says that the parts stay."""
+    try:
+        yield
+    except DiskFull as error:
+        raise DiskFull(error.errno, f"{error.strerror}; finished parts stay. {MAKE_ROOM}") from None
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -57,6 +57,13 @@ def let_go(trace: Trace, ops: list[Op]) -> None:
         release(ops.pop())
 
 
+def tape_bytes(trace: Trace) -> int:
+    """The memory that a tape takes for its values; a view counts as a value of its own."""
+    values = [value for op in trace.ops for value in op.outputs if not value.forgotten]
+    winners = sum(op.winners.nbytes for op in trace.ops if op.winners is not None)
+    return winners + sum(value.shape.numel() * value.dtype.itemsize for value in values)
+
+
 def release(op: Op) -> None:
     """Let go of all tensors of an operation, and of the cycle of values and operations, which would outlive its use."""
     for value in op.outputs:

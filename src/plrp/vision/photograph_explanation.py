@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +21,12 @@ from plrp.balance import Balance
 from plrp.composites import Composite, resolve
 from plrp.composites import composite as composite_by_name
 from plrp.explanation_files import KIND, SavedExplanation, read_explanation, write_arrays
+from plrp.files import plausible_size
 from plrp.models.loading import LoadedModel
 from plrp.models.loading import load as load_model
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
+from plrp.runs.memory import TooLarge, read_arrays
 from plrp.spelling import printable
 from plrp.tape.trace import Trace
 from plrp.target_text import TargetError, class_number
@@ -248,13 +249,14 @@ class SavedRelevance:
         )
 
 
-def load(path: str | Path) -> SavedRelevance | SavedExplanation:
+def load(path: str | Path, *, largest: int | None = None) -> SavedRelevance | SavedExplanation:
     """Bring back the numbers of an explanation (`explanation.save("x.npz")`) or of an explained photograph
     (`plrp explain --save x.npz`, `ExplainedPhotograph.save`).
+
+    A file that unpacks to more than `largest` bytes is refused; None: more than 100 times its own size and 256 MB.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_arrays(path, largest=plausible_size(path) if largest is None else largest)
         settings = json.loads(str(arrays["settings"]))
         if settings.get("kind") == KIND:
             return read_explanation(arrays, settings)
@@ -267,11 +269,13 @@ def load(path: str | Path) -> SavedRelevance | SavedExplanation:
             settings["target_name"],
             settings,
         )
+    except TooLarge:
+        raise
     except OSError as error:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} does not exist.") from error
         raise ValueError(f"{path} cannot be read ({error.strerror or 'it is no .npz file'}).") from error
-    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged, or was not written by `plrp explain --save` or explanation.save."
         ) from error
