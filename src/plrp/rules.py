@@ -178,7 +178,7 @@ class AlphaBeta(Rule):
     """LRP-αβ: positive contributions times α, negative ones times −β, α − β = 1 (Bach et al. 2015)."""
 
     def __init__(self, alpha: float = 2.0, beta: float = 1.0, epsilon: float | None = None) -> None:
-        if alpha < 0 or beta < 0 or abs(alpha - beta - 1) > 1e-9:
+        if beta < 0 or abs(alpha - beta - 1) > 1e-9:
             raise ValueError(f"AlphaBeta needs alpha − beta = 1 and both ≥ 0, got {alpha} and {beta}.")
         self.alpha, self.beta = float(alpha), float(beta)
         super().__init__(epsilon)
