@@ -74,3 +74,24 @@ def test_pruning_by_lambda_neither_orphans_nor_flips() -> None:
     rows = [row for row in found.ledger if row["op"] == "prune"]
     assert rows
     assert all(row[name] == 0 for row in rows for name in ("orphaned", "flipped", "flipped_mass"))
+
+
+@pytest.mark.parametrize(("options", "dim"), [({}, 2), ({"dim": 1}, 1)])
+def test_the_signal_of_a_glu_takes_all_and_its_gate_nothing(options: dict[str, int], dim: int) -> None:
+    """glu(x) = a · σ(b), where a and b are the halves of x."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(12, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(nn.functional.glu(x, **options).flatten(1))
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    found = plrp.explain(Gated().double().eval(), x, target=0, composite="epsilon", layers=True)
+    signal, gate = found.relevance.chunk(2, dim)
+    assert torch.equal(signal, found.layers["head"].reshape(signal.shape))
+    assert bool((signal != 0).all())
+    assert not gate.any()
