@@ -46,6 +46,16 @@ def test_epsilon_has_the_sign_of_a_sum_of_nonnegative_terms(kind: str) -> None:
     assert (kind == "sub") == bool((z < 0).any())
 
 
+def test_epsilon_of_the_composite_is_that_of_norms_too() -> None:
+    found, h, r = explained(
+        lambda h: nn.functional.layer_norm(h, (6,)), composite=plrp.composite("attnlrp", epsilon=0.5)
+    )
+    z = nn.functional.layer_norm(h, (6,))
+    expected = r - z * r / (z + torch.where(z < 0, -0.5, 0.5))
+    rows = [row["absorbed_epsilon"] for row in found.ledger if row["op"] == "layer_norm"]
+    assert rows == pytest.approx(expected.sum(1).tolist(), rel=1e-9)
+
+
 CONSTANTS: dict[str, tuple[Any, Any]] = {
     "where with a keyword": (lambda h: torch.where(MASK, input=h, other=0.5), lambda h, r: (r * ~MASK).sum(1)),
     "pad with a keyword": (
