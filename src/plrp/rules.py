@@ -102,14 +102,14 @@ class FirstPass:
     epsilon: float
 
 
-def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
+def stabilise(d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
     """d + ε sign(d), with sign(0) = +1. (Where d = −0.0 all contributions are zero, so its sign does not matter.)"""
     if one_sign:
         return d + epsilon
     return d + torch.copysign(torch.full_like(d, epsilon), d)
 
 
-def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
+def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
     """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
     if epsilon == 0:
         return torch.where(d == 0, 0.0, relevance / torch.where(d == 0, 1.0, d))
