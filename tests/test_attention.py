@@ -235,7 +235,8 @@ def test_an_inner_softmax_that_is_no_gate_needs_an_attention_composite() -> None
 def test_a_gamma_weighted_sum_favours_the_summand_of_its_own_sign(composite: str, gamma: float) -> None:
     a, b = pair((2, 3, 4), (2, 3, 4))
     a[0, 0, 0], b[0, 0, 0] = 0.5, -0.5  # a sum of zero hands nothing down
-    found, r = joined(torch.add, a, b, composite=plrp.composite(composite, residual_gamma=gamma))
+    weighing = plrp.composite(composite, residual_gamma=gamma)
+    found, r = joined(torch.add, a, b, composite=weighing.with_layers({"head": rules.WSquare()}))  # zeros hold relevance
     expected = torch.zeros(2, *a.shape, dtype=torch.float64)
     for place in torch.cartesian_prod(*map(torch.arange, a.shape)).tolist():
         terms = [float(a[tuple(place)]), float(b[tuple(place)])]
@@ -249,6 +250,7 @@ def test_a_gamma_weighted_sum_favours_the_summand_of_its_own_sign(composite: str
     assert bool((handed <= (1 + 2 / gamma) * r.abs() * (1 + 1e-9)).all())
     booked = [row["absorbed_epsilon"] for row in found.ledger if row["op"] == "add"]
     assert booked == [pytest.approx(float(r[0, 0, 0]), rel=1e-12), 0]
+    assert booked[0]
     assert found.closing().max() < 1e-12
 
 

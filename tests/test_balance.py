@@ -19,6 +19,7 @@ import plrp
 from plrp import cli
 from plrp.balance import GROWN, NOTHING, Problem, find_problems, remarks, unwarned
 from plrp.ledger import growth
+from plrp.pruning import tied
 
 EPSILON = 1e-6
 M = plrp.Pruning(p=0.2, redistribution="M")
@@ -145,6 +146,12 @@ def test_equal_neurons_at_the_cut_are_a_tie() -> None:
     assert (float(gone.tied), float(gone.cut)) == (0.0, 1.0)
     assert "nothing was pruned" not in repr(gone)
     assert "nothing was pruned" not in repr(plrp.explain(model, x, pruning=plrp.Pruning(p=0.0)).balance)
+
+
+def test_ties_of_a_batch_are_those_of_its_samples() -> None:
+    rows = torch.tensor([[1.0, 1.0, 2.0, 0.0], [3.0, 3.0, 3.0, 1.0], [5.0, 5.0, 0.0, 0.0]])
+    none = torch.zeros_like(rows)
+    assert tied([rows, none]).tolist() == tied([none, rows]).tolist() == [0.5, 0.0, 1.0]
 
 
 def test_equal_groups_at_the_cut_are_a_tie() -> None:

@@ -537,6 +537,13 @@ def test_inputs_outside_the_box_are_refused():
     x = torch.rand(2, 2, 8)
     plrp.explain(conv, x, composite=plrp.composite("epsilon-gamma-box", low=0.0, high=1.0))
     refused("(?i)box", conv, x + 1, composite=plrp.composite("epsilon-gamma-box", low=0.0, high=1.0))
+    for low, high, box in (
+        (None, 0.5, "[own extreme, 0.5]"),
+        (torch.zeros(2, 8), torch.tensor(0.25), "[tensor, 0.25]"),
+        (-1, 0.5, "[-1, 0.5]"),
+    ):
+        composite = plrp.composite("epsilon").with_layers({"0": plrp.rules.ZBox(low, high)})
+        refused(f"leaves the box {re.escape(box)}", conv, x, composite=composite)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import oracles
 import plrp
 from plrp import rules
+from plrp.ledger import Booking, Ledger
 
 EVERY_ROW = {
     "sample", "entry", "layer", "op", "rule", "mass_in_positive", "mass_in_negative", "mass_out_positive",
@@ -215,6 +216,27 @@ def test_printing_an_explanation_is_a_summary_and_its_ledger_a_readable_table(pr
         assert name in text
     assert max(map(len, text.splitlines())) <= 200
     assert "<table" in explanation._repr_html_()
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_the_table_of_the_ledger_shows_sums_of_columns_as_means_over_the_samples(batch):
+    def around(mean: float) -> Tensor:
+        return torch.tensor([mean - 1, mean + 1][:batch])
+
+    book = Booking()
+    book.bias, book.constant = around(1.0), 2.0
+    book.epsilon, book.softmax, book.created, book.dropped, book.withheld = map(around, (10.0, 20.0, 5.0, 40.0, 80.0))
+    ledger = Ledger(batch)
+    masses = {"mass_in": (around(8.0), around(3.0)), "mass_out": (around(4.0), around(6.0))}
+    cut = {"neurons_before": around(9.0), "neurons_after": around(4.0), "p_positive": 0.25, "p_negative": around(1.5)}
+    ledger.add(layer="fc", op="linear", rule="mine", book=book, **masses)
+    ledger.add(layer="fc", op="prune", rule="PLRP", book=Booking(), **masses, **cut)
+    numbers = ("5", "-2", "3", "145") if batch else ("0", "0", "2", "0")
+    pruned = ("9 → 4", "0.250 / 1.500") if batch else ("0 → 0", "0.250 / 0.000")
+    assert ledger.table() == [
+        ("fc", "linear", "mine", *numbers, "", ""),
+        ("fc", "prune", "PLRP", *numbers[:2], "0", "0", *pruned),
+    ]
 
 
 def test_names_in_a_printed_explanation_are_escaped():

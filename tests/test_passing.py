@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import plrp
+from plrp.passing import ratio
 
 MASK = torch.tensor([True, False, True, True, False, True])
 
@@ -46,6 +47,35 @@ def test_epsilon_has_the_sign_of_a_sum_of_nonnegative_terms(kind: str) -> None:
     assert (kind == "sub") == bool((z < 0).any())
 
 
+def test_epsilon_of_the_composite_is_that_of_norms_too() -> None:
+    found, h, r = explained(
+        lambda h: nn.functional.layer_norm(h, (6,)), composite=plrp.composite("attnlrp", epsilon=0.5)
+    )
+    z = nn.functional.layer_norm(h, (6,))
+    expected = r - z * r / (z + torch.where(z < 0, -0.5, 0.5))
+    rows = [row["absorbed_epsilon"] for row in found.ledger if row["op"] == "layer_norm"]
+    assert rows == pytest.approx(expected.sum(1).tolist(), rel=1e-9)
+
+
+def test_a_ratio_over_zero_is_one() -> None:
+    above, below = torch.tensor([3.0, 3.0, 0.0, 3.0]), torch.tensor([1.0, 2.0, 0.0, 0.0])
+    assert ratio(above, below).tolist() == [3.0, 1.5, 1.0, 1.0]
+
+
+def test_gamma_books_the_relevance_of_an_output_of_zero() -> None:
+    """It hands nothing down where z = 0, and w² gives relevance to such an output."""
+    below, above = nn.Linear(3, 2, bias=False).double(), nn.Linear(2, 1, bias=False).double()
+    with torch.no_grad():
+        below.weight[0] = 0
+    model, x = nn.Sequential(below, above).eval(), torch.rand(2, 3, dtype=torch.float64) + 0.5
+    composite = plrp.composite("epsilon").with_layers({"0": plrp.rules.Gamma(), "1": plrp.rules.WSquare()})
+    found = plrp.explain(model, x, target=0, composite=composite)
+    share = (above.weight[0, 0] ** 2 / (above.weight**2).sum()).item()
+    rows = [row["absorbed_epsilon"] for row in found.ledger if row["layer"] == "0"]
+    assert rows == pytest.approx((found.score * share).tolist(), rel=1e-4)
+    assert found.closing().max() < 1e-12
+
+
 CONSTANTS: dict[str, tuple[Any, Any]] = {
     "where with a keyword": (lambda h: torch.where(MASK, input=h, other=0.5), lambda h, r: (r * ~MASK).sum(1)),
     "pad with a keyword": (
@@ -55,6 +85,11 @@ CONSTANTS: dict[str, tuple[Any, Any]] = {
     "a constant base": (
         lambda h: h.new_full((3, 6), 0.5).scatter_add(1, torch.arange(6).expand(3, 6), h),
         lambda h, r: (0.5 * r / (h + 0.5)).sum(1),
+    ),
+    "a constant minus": (lambda h: 0.5 - h, lambda h, r: (0.5 * r / (0.5 - h)).sum(1)),
+    "a constant minus some": (
+        lambda h: torch.rsub(h, 0.5, alpha=2),
+        lambda h, r: (0.5 * r / (0.5 - 2 * h)).sum(1),
     ),
     "masked entries": (lambda h: h + torch.where(MASK, 0.0, -200.0), lambda h, r: torch.zeros(3).double()),
 }
@@ -74,3 +109,36 @@ def test_pruning_by_lambda_neither_orphans_nor_flips() -> None:
     rows = [row for row in found.ledger if row["op"] == "prune"]
     assert rows
     assert all(row[name] == 0 for row in rows for name in ("orphaned", "flipped", "flipped_mass"))
+
+
+def test_a_product_of_two_vectors_gives_each_half() -> None:
+    class Dot(nn.Module):
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return a @ b
+
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 5, dtype=torch.float64)
+    found = plrp.explain(Dot().eval(), (a, b), samples=None, composite="attnlrp")
+    for relevance in found.relevance:
+        torch.testing.assert_close(relevance, a * b / 2, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize(("options", "dim"), [({}, 2), ({"dim": 1}, 1)])
+def test_the_signal_of_a_glu_takes_all_and_its_gate_nothing(options: dict[str, int], dim: int) -> None:
+    """glu(x) = a · σ(b), where a and b are the halves of x."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(12, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(nn.functional.glu(x, **options).flatten(1))
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    found = plrp.explain(Gated().double().eval(), x, target=0, composite="epsilon", layers=True)
+    signal, gate = found.relevance.chunk(2, dim)
+    assert torch.equal(signal, found.layers["head"].reshape(signal.shape))
+    assert bool((signal != 0).all())
+    assert not gate.any()

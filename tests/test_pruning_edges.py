@@ -239,7 +239,8 @@ def test_a_layer_with_one_neuron_keeps_it(redistribution, p):
 def test_a_batch_of_no_samples_gives_relevance_of_no_samples(network, redistribution):
     model, x = network()
     explanation = plrp.explain(model, x[:0], pruning=plrp.Pruning(p=0.2, redistribution=redistribution))
-    assert explanation.relevance.shape == x[:0].shape
+    by_channel = plrp.Pruning(p=0.2, redistribution=redistribution, unit="channel")
+    assert explanation.relevance.shape == plrp.explain(model, x[:0], pruning=by_channel).relevance.shape == x[:0].shape
     assert explanation.logits.shape[0] == 0
     assert list(explanation.ledger) == []
     assert str(explanation)

@@ -247,7 +247,7 @@ def handed_by(rule: str, a: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
     return received
 
 
-@pytest.mark.parametrize("classes", [2, [3, 1, 4], None])
+@pytest.mark.parametrize("classes", [2, [3, 1, 4], [3, 1, 3], None])
 @pytest.mark.parametrize("rule", ["epsilon", "gamma", "zplus"])
 @pytest.mark.parametrize("plain", [True, False])
 def test_log_odds_are_montavons_layer_of_differences_under_every_rule(rule, classes, plain):

@@ -48,6 +48,7 @@ def engine_threshold(values: list[float], p: float, dtype: torch.dtype = torch.f
 @example([TINY, TINY, 1.0], 0.5)
 @example([TINY, 2.0**120], 0.0)
 @example([1.0, 1.0, 2.0], 0.5)
+@example([1.0] * 7 + [3.0], 0.7)  # C(1) = 7 = p·C(max) in float64; float32's 0.7 is smaller
 def test_theta_is_the_definition_exactly_in_float32(values, p):
     assert engine_threshold(values, p) == oracles.threshold(values, p)
 

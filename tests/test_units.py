@@ -138,6 +138,28 @@ def test_vectors_have_no_positions_and_are_pruned_by_neuron(rule: str) -> None:
     assert all(torch.equal(by_neuron, other) for other in others)
 
 
+class Disagreeing(nn.Module):
+    """A convolution and a linear layer read the same tensor: channels are axis 1 for one, the last for the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.conv, self.linear = nn.Conv1d(3, 6, 3), nn.Conv1d(6, 4, 3), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.stem(x))
+        return self.conv(h).mean(2) + self.linear(h).mean(1)
+
+
+@pytest.mark.parametrize("unit", ["position", "channel"])
+def test_a_tensor_whose_readers_disagree_about_channels_is_pruned_by_neuron(unit: str) -> None:
+    torch.manual_seed(0)
+    model, x = Disagreeing().double().eval(), torch.randn(2, 3, 10, dtype=torch.float64)
+    options: dict[str, Any] = {"target": 0, "composite": "epsilon", "layers": True}
+    found, by_neuron = (plrp.explain(model, x, pruning=plrp.Pruning(0.4, unit=u), **options) for u in (unit, "neuron"))
+    assert torch.equal(found.layers["conv"], by_neuron.layers["conv"])
+    assert bool(((by_neuron.layers["conv"] == 0).sum((1, 2)) > 0).all())
+
+
 def test_an_unknown_unit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"unit is 'auto', 'neuron', 'position' or 'channel', got 'token'\."):
         plrp.Pruning(unit="token")

@@ -105,14 +105,14 @@ class FirstPass:
     epsilon: float
 
 
-def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
+def stabilise(d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
     """d + ε sign(d), with sign(0) = +1. (Where d = −0.0 all contributions are zero, so its sign does not matter.)"""
     if one_sign:
         return d + epsilon
     return d + torch.copysign(torch.full_like(d, epsilon), d)
 
 
-def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
+def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
     """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
     if epsilon == 0:
         return torch.where(d == 0, 0.0, relevance / torch.where(d == 0, 1.0, d))
@@ -198,7 +198,7 @@ class AlphaBeta(Rule):
     """LRP-αβ: positive contributions times α, negative ones times −β, α − β = 1 (Bach et al. 2015)."""
 
     def __init__(self, alpha: float = 2.0, beta: float = 1.0, epsilon: float | None = None) -> None:
-        if alpha < 0 or beta < 0 or abs(alpha - beta - 1) > 1e-9:
+        if beta < 0 or abs(alpha - beta - 1) > 1e-9:
             raise ValueError(f"AlphaBeta needs alpha − beta = 1 and both ≥ 0, got {alpha} and {beta}.")
         self.alpha, self.beta = float(alpha), float(beta)
         super().__init__(epsilon)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp.tape.locating import ADDS_ROWS, MIXES, TAKES_OUT
+from plrp.tape.samples import Samples
 from plrp.tape.trace import record
 
 Step = Callable[[Tensor], Tensor]
@@ -337,3 +338,17 @@ def test_random_models_are_explained_rightly_or_refused() -> None:
         assert torch.allclose(pruned[sample], alone(model, x, sample, pruning)[sample], atol=1e-4), seed
     assert explained > 60
     assert refused > 60
+
+
+def test_rows_of_packed_samples_are_padded_to_the_longest_and_come_back() -> None:
+    samples = Samples(3, ids=torch.tensor([1, 0, 1, 2, 1]))
+    packed = torch.arange(1.0, 11).view(5, 2)
+    rows = samples.rows(packed)
+    assert rows.tolist() == [[3, 4, 0, 0, 0, 0], [1, 2, 5, 6, 9, 10], [7, 8, 0, 0, 0, 0]]
+    assert torch.equal(samples.unrows(rows, packed.shape), packed)
+
+
+@pytest.mark.parametrize(("ids", "follow"), [(None, True), ([0, 0, 1, 1], True), ([0, 1, 0, 1], False), ([0, 0, 1], False)])
+def test_batches_are_joined_where_one_sample_follows_the_other(ids: list[int] | None, follow: bool) -> None:
+    assert Samples(2, ids=None if ids is None else torch.tensor(ids)).in_order == follow
+    assert not Samples(2, axis=1).in_order

@@ -844,6 +844,9 @@ def test_a_model_without_a_batch_axis_is_one_sample_of_a_model_with_one(
     assert "no batch axis" in str(found)
     traced = plrp.trace(graph, x, samples=None)
     assert torch.equal(traced.explain(**options).relevance, found.relevance)
+    channels = range(graph.second.out_features)
+    parts = [traced.explain(**options, condition={"second": [channel]}).relevance for channel in channels]
+    torch.testing.assert_close(sum(parts), found.relevance)
 
 
 def test_a_graph_taken_for_a_batch_is_told_how_to_say_so() -> None:
