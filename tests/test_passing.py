@@ -56,6 +56,8 @@ CONSTANTS: dict[str, tuple[Any, Any]] = {
         lambda h: h.new_full((3, 6), 0.5).scatter_add(1, torch.arange(6).expand(3, 6), h),
         lambda h, r: (0.5 * r / (h + 0.5)).sum(1),
     ),
+    "an integer in a cat": (lambda h: torch.cat([h[:, :5], torch.full((3, 1), 3)], 1), lambda h, r: r[:, 5]),
+    "an integer by where": (lambda h: torch.where(MASK, h, torch.tensor(3)), lambda h, r: (r * ~MASK).sum(1)),
     "masked entries": (lambda h: h + torch.where(MASK, 0.0, -200.0), lambda h, r: torch.zeros(3).double()),
 }
 
