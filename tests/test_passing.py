@@ -91,6 +91,8 @@ CONSTANTS: dict[str, tuple[Any, Any]] = {
         lambda h: torch.rsub(h, 0.5, alpha=2),
         lambda h, r: (0.5 * r / (0.5 - 2 * h)).sum(1),
     ),
+    "an integer in a cat": (lambda h: torch.cat([h[:, :5], torch.full((3, 1), 3)], 1), lambda h, r: r[:, 5]),
+    "an integer by where": (lambda h: torch.where(MASK, h, torch.tensor(3)), lambda h, r: (r * ~MASK).sum(1)),
     "masked entries": (lambda h: h + torch.where(MASK, 0.0, -200.0), lambda h, r: torch.zeros(3).double()),
 }
 

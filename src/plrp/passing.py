@@ -135,10 +135,15 @@ def _book_constants(op: Op, places: Sequence[int], relevance: Tensor, book: Book
     args, kwargs = replaced(
         (op.args, op.kwargs), lambda t: torch.zeros_like(t) if t.is_floating_point() else t, of=Tensor
     )
-    args = tuple(0.0 if n in places and isinstance(a, int | float) else a for n, a in enumerate(args))
+    args = tuple(_zero(a) if n in places else a for n, a in enumerate(args))
     kwargs = {k: 0.0 if k in ("value", "other") and isinstance(v, int | float) else v for k, v in kwargs.items()}
     from_input = dataclasses.replace(op, args=args, kwargs=kwargs).call(ones)
     book.constant = book.constant + op.output.samples.sum(relevance * (1 - from_input))
+
+
+def _zero(constant: Any) -> Any:
+    """A constant, or several, as zeros: integers too."""
+    return 0.0 if isinstance(constant, int | float) else replaced(constant, torch.zeros_like, of=Tensor)
 
 
 def _split(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:

@@ -207,6 +207,29 @@ def test_calls_of_one_form_are_tried_out_once(monkeypatch: pytest.MonkeyPatch) -
     assert not calls
 
 
+@pytest.mark.parametrize("seed", [18, 24, 25, 35])
+def test_tokens_of_an_expert_belong_to_their_samples(seed: int) -> None:
+    """Samples have different numbers of such tokens, and the samples of a second look have others, or none."""
+    torch.manual_seed(seed)
+    first, inner, last = (nn.Linear(3, 3, dtype=torch.float64) for _ in range(3))
+
+    def experts(x: Tensor) -> Tensor:
+        h = first(x).reshape(-1, 3)
+        chosen = (h[:, 0] > 0).nonzero()[:, 0]
+        return last(h.index_add(0, chosen, inner(h[chosen]).relu()).view(x.shape).mean(1))
+
+    x = torch.randn(3, 4, 3, dtype=torch.float64)
+    relevance = plrp.explain(experts, x, target=0, composite="epsilon").relevance
+    for sample in range(3):
+        one = plrp.explain(experts, x[sample : sample + 1], target=0, composite="epsilon").relevance
+        torch.testing.assert_close(one[0], relevance[sample])
+
+
+def test_a_constant_with_any_strides_is_looked_at() -> None:
+    layer, x = nn.Linear(3, 2), torch.randn(3, 3)
+    assert plrp.explain(lambda x: layer(x) * torch.ones(1, 3).T, x, composite="epsilon").closing().max() < 1e-5
+
+
 # --- random models ----------------------------------------------------------------------------------------------------
 
 
@@ -348,7 +371,9 @@ def test_rows_of_packed_samples_are_padded_to_the_longest_and_come_back() -> Non
     assert torch.equal(samples.unrows(rows, packed.shape), packed)
 
 
-@pytest.mark.parametrize(("ids", "follow"), [(None, True), ([0, 0, 1, 1], True), ([0, 1, 0, 1], False), ([0, 0, 1], False)])
+@pytest.mark.parametrize(
+    ("ids", "follow"), [(None, True), ([0, 0, 1, 1], True), ([0, 1, 0, 1], False), ([0, 0, 1], False)]
+)
 def test_batches_are_joined_where_one_sample_follows_the_other(ids: list[int] | None, follow: bool) -> None:
     assert Samples(2, ids=None if ids is None else torch.tensor(ids)).in_order == follow
     assert not Samples(2, axis=1).in_order
