@@ -95,7 +95,7 @@ def _offset(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relev
     """R (φ(z) − φ(0)) / φ(z); the share of φ(0) is booked as a constant's, and all of R where φ(z) = 0."""
     zeros = torch.zeros(op.inputs[0].shape, dtype=given.dtype, device=given.device)
     y, at_zero = _output(op, given.dtype), next(tensors_in(op.call([zeros])))
-    s = quotient(given, y, 0.0)
+    s = quotient(given, y, 0.0, one_sign=False)
     if book.active:
         book.constant = book.constant + op.output.samples.sum(torch.where(y == 0, given, s * at_zero))
     return [sum_to(s * (y - at_zero), op.inputs[0].shape)]

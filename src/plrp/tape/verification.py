@@ -525,7 +525,8 @@ def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
         return True
     rows, others = (v.samples.rows(v.data)[samples] for v in (a, b))
     longest = max(rows.shape[1], others.shape[1])  # samples with fewer rows than another are padded
-    return _close(*(nn.functional.pad(one, (0, longest - one.shape[1])) for one in (rows, others)), *STAYED)
+    rows, others = (nn.functional.pad(one, (0, longest - one.shape[1])) for one in (rows, others))
+    return _close(rows, others, *STAYED)
 
 
 def _close(a: Tensor, b: Tensor, relative: float, absolute: float) -> bool:
