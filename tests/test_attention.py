@@ -236,7 +236,9 @@ def test_a_gamma_weighted_sum_favours_the_summand_of_its_own_sign(composite: str
     a, b = pair((2, 3, 4), (2, 3, 4))
     a[0, 0, 0], b[0, 0, 0] = 0.5, -0.5  # a sum of zero hands nothing down
     weighing = plrp.composite(composite, residual_gamma=gamma)
-    found, r = joined(torch.add, a, b, composite=weighing.with_layers({"head": rules.WSquare()}))  # zeros hold relevance
+    found, r = joined(
+        torch.add, a, b, composite=weighing.with_layers({"head": rules.WSquare()})
+    )  # zeros hold relevance
     expected = torch.zeros(2, *a.shape, dtype=torch.float64)
     for place in torch.cartesian_prod(*map(torch.arange, a.shape)).tolist():
         terms = [float(a[tuple(place)]), float(b[tuple(place)])]

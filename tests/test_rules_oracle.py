@@ -253,12 +253,23 @@ def test_zbox_takes_bounds_per_element(shape):
     assert oracles.relative_difference(explanation.relevance, expected) < 1e-9
 
 
+def test_gamma_of_zero_is_epsilon():
+    model, x = prepared("conv1d", True)
+    gamma, epsilon = (
+        plrp.explain(model, x, target=0, composite=single_rule(rule)).relevance
+        for rule in (rules.Gamma(gamma=0), rules.Epsilon())
+    )
+    assert oracles.relative_difference(gamma, epsilon) < 1e-12
+
+
 def test_boxes_of_other_tensors_are_other_rules_on_the_same_trace():
     model, x = prepared("linear", True)
     trace = plrp.trace(model, x)
     for low in (torch.full((6,), -9.0).double(), torch.full((6,), -5.0).double()):
         composite = single_rule(rules.ZBox(low=low, high=9.0))
-        again = [trace.explain(target=0, composite=composite).relevance for _ in range(2)]  # denominators are remembered
+        again = [
+            trace.explain(target=0, composite=composite).relevance for _ in range(2)
+        ]  # denominators are remembered
         expected = plrp.explain(model, x, target=0, composite=composite).relevance
         assert all(oracles.relative_difference(found, expected) < 1e-12 for found in again)
 

@@ -276,7 +276,9 @@ def test_rows_of_packed_samples_are_padded_to_the_longest_and_come_back() -> Non
     assert torch.equal(samples.unrows(rows, packed.shape), packed)
 
 
-@pytest.mark.parametrize(("ids", "follow"), [(None, True), ([0, 0, 1, 1], True), ([0, 1, 0, 1], False), ([0, 0, 1], False)])
+@pytest.mark.parametrize(
+    ("ids", "follow"), [(None, True), ([0, 0, 1, 1], True), ([0, 1, 0, 1], False), ([0, 0, 1], False)]
+)
 def test_batches_are_joined_where_one_sample_follows_the_other(ids: list[int] | None, follow: bool) -> None:
     assert Samples(2, ids=None if ids is None else torch.tensor(ids)).in_order == follow
     assert not Samples(2, axis=1).in_order
