@@ -124,6 +124,17 @@ def test_a_product_of_two_vectors_gives_each_half() -> None:
         torch.testing.assert_close(relevance, a * b / 2, rtol=1e-4, atol=1e-9)
 
 
+def test_both_factors_of_a_product_may_be_the_same_matrix() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 3, dtype=torch.float64)
+    found = plrp.explain(lambda x: (x @ x).flatten(1), x, target=1, composite="attnlrp")
+    expected = torch.zeros_like(x)  # y_01 = Σ_k x_0k x_k1
+    for k in range(3):
+        for place in ((0, k), (k, 1)):
+            expected[(slice(None), *place)] += x[:, 0, k] * x[:, k, 1] / 2
+    torch.testing.assert_close(found.relevance, expected, rtol=1e-4, atol=1e-9)
+
+
 @pytest.mark.parametrize(("options", "dim"), [({}, 2), ({"dim": 1}, 1)])
 def test_the_signal_of_a_glu_takes_all_and_its_gate_nothing(options: dict[str, int], dim: int) -> None:
     """glu(x) = a · σ(b), where a and b are the halves of x."""
