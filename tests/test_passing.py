@@ -62,13 +62,14 @@ def test_a_ratio_over_zero_is_one() -> None:
     assert ratio(above, below).tolist() == [3.0, 1.5, 1.0, 1.0]
 
 
-def test_gamma_books_the_relevance_of_an_output_of_zero() -> None:
-    """It hands nothing down where z = 0, and w² gives relevance to such an output."""
+@pytest.mark.parametrize("rule", [plrp.rules.Gamma(), plrp.rules.Zero()], ids=repr)
+def test_the_relevance_of_an_output_of_zero_is_booked(rule: plrp.rules.Rule) -> None:
+    """These rules hand nothing down where z = 0, and w² gives relevance to such an output."""
     below, above = nn.Linear(3, 2, bias=False).double(), nn.Linear(2, 1, bias=False).double()
     with torch.no_grad():
         below.weight[0] = 0
     model, x = nn.Sequential(below, above).eval(), torch.rand(2, 3, dtype=torch.float64) + 0.5
-    composite = plrp.composite("epsilon").with_layers({"0": plrp.rules.Gamma(), "1": plrp.rules.WSquare()})
+    composite = plrp.composite("epsilon").with_layers({"0": rule, "1": plrp.rules.WSquare()})
     found = plrp.explain(model, x, target=0, composite=composite)
     share = (above.weight[0, 0] ** 2 / (above.weight**2).sum()).item()
     rows = [row["absorbed_epsilon"] for row in found.ledger if row["layer"] == "0"]
@@ -123,6 +124,17 @@ def test_a_product_of_two_vectors_gives_each_half() -> None:
     found = plrp.explain(Dot().eval(), (a, b), samples=None, composite="attnlrp")
     for relevance in found.relevance:
         torch.testing.assert_close(relevance, a * b / 2, rtol=1e-4, atol=1e-9)
+
+
+def test_both_factors_of_a_product_may_be_the_same_matrix() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 3, dtype=torch.float64)
+    found = plrp.explain(lambda x: (x @ x).flatten(1), x, target=1, composite="attnlrp")
+    expected = torch.zeros_like(x)  # y_01 = Σ_k x_0k x_k1
+    for k in range(3):
+        for place in ((0, k), (k, 1)):
+            expected[(slice(None), *place)] += x[:, 0, k] * x[:, k, 1] / 2
+    torch.testing.assert_close(found.relevance, expected, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize(("options", "dim"), [({}, 2), ({"dim": 1}, 1)])

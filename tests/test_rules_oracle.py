@@ -254,6 +254,15 @@ def test_zbox_takes_bounds_per_element(shape):
     assert oracles.relative_difference(explanation.relevance, expected) < 1e-9
 
 
+def test_gamma_of_zero_is_epsilon():
+    model, x = prepared("conv1d", True)
+    gamma, epsilon = (
+        plrp.explain(model, x, target=0, composite=single_rule(rule)).relevance
+        for rule in (rules.Gamma(gamma=0), rules.Epsilon())
+    )
+    assert oracles.relative_difference(gamma, epsilon) < 1e-12
+
+
 def test_boxes_of_other_tensors_are_other_rules_on_the_same_trace():
     model, x = prepared("linear", True)
     trace = plrp.trace(model, x)

@@ -49,6 +49,7 @@ def engine_threshold(values: list[float], p: float, dtype: torch.dtype = torch.f
 @example([TINY, 2.0**120], 0.0)
 @example([1.0, 1.0, 2.0], 0.5)
 @example([1.0] * 7 + [3.0], 0.7)  # C(1) = 7 = p·C(max) in float64; float32's 0.7 is smaller
+@example([2.0**-126] * 7 + [3 * 2.0**-126], 0.7)  # the two smallest exponents of normal numbers
 def test_theta_is_the_definition_exactly_in_float32(values, p):
     assert engine_threshold(values, p) == oracles.threshold(values, p)
 
