@@ -239,6 +239,16 @@ def test_the_table_of_the_ledger_shows_sums_of_columns_as_means_over_the_samples
     ]
 
 
+def test_growth_is_named_by_operation_or_input_and_columns_that_older_ledgers_lack_are_zero():
+    ledger, one = Ledger(2), torch.ones(2)
+    assert ledger.largest_mass().tolist() == [0, 0]
+    ledger.add(layer="", op="add", rule="", mass_in=(one, 0 * one), mass_out=(3 * one, 0 * one), book=Booking())
+    largest, names = ledger.largest_growth(one, torch.tensor([5.0, 30.0]))
+    assert (largest.tolist(), names) == ([5, 30], ["add", "the input"])
+    del ledger._rows[0]["withheld"]
+    assert ledger.total("withheld").tolist() == [0, 0]
+
+
 def test_names_in_a_printed_explanation_are_escaped():
     model, x = mixed(torch.float32)
     composite = copy.copy(plrp.explain(model, x).composite)

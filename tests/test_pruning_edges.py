@@ -474,3 +474,8 @@ def test_negatives_of_a_layer_with_its_own_p_stay_where_nothing_negative_is_prun
             after = found.layers["4"]
             assert bool(((before > 0) & (after == 0)).any())
             assert torch.equal(after[before < 0], before[before < 0])
+
+
+def test_the_title_of_a_pruning_states_its_strength():
+    assert plrp.Pruning(p=None, sparsity_gain=1.0).title == "PLRP-λ, gain 1"
+    assert plrp.Pruning(p=0.15, redistribution="M").title == "PLRP-M, p = 0.15"
