@@ -203,3 +203,26 @@ def test_calls_of_one_form_are_tried_out_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("plrp.tape.locating._replayed", lambda *_: calls.append(1))
     assert record(Around(rolled), x).ops
     assert not calls
+
+
+@pytest.mark.parametrize("seed", [18, 24, 25, 35])
+def test_tokens_of_an_expert_belong_to_their_samples(seed: int) -> None:
+    """Samples have different numbers of such tokens, and the samples of a second look have others, or none."""
+    torch.manual_seed(seed)
+    first, inner, last = (nn.Linear(3, 3, dtype=torch.float64) for _ in range(3))
+
+    def experts(x: Tensor) -> Tensor:
+        h = first(x).reshape(-1, 3)
+        chosen = (h[:, 0] > 0).nonzero()[:, 0]
+        return last(h.index_add(0, chosen, inner(h[chosen]).relu()).view(x.shape).mean(1))
+
+    x = torch.randn(3, 4, 3, dtype=torch.float64)
+    relevance = plrp.explain(experts, x, target=0, composite="epsilon").relevance
+    for sample in range(3):
+        one = plrp.explain(experts, x[sample : sample + 1], target=0, composite="epsilon").relevance
+        torch.testing.assert_close(one[0], relevance[sample])
+
+
+def test_a_constant_with_any_strides_is_looked_at() -> None:
+    layer, x = nn.Linear(3, 2), torch.randn(3, 3)
+    assert plrp.explain(lambda x: layer(x) * torch.ones(1, 3).T, x, composite="epsilon").closing().max() < 1e-5

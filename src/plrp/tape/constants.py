@@ -67,7 +67,7 @@ def _digests(data: Tensor, batch: int) -> list[int]:
     """
     rows = data.detach().cpu().reshape(batch if data.dim() and len(data) == batch else 1, -1)
     alike = (rows == rows[:, :1]).all(1).tolist()
-    raw = rows.contiguous().view(torch.uint8).numpy()
+    raw = rows.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy()  # (n, 1) may have any strides
     return [
         hash(row[: data.element_size()].tobytes() if one else row.tobytes())
         for row, one in zip(raw, alike, strict=True)

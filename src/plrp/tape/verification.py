@@ -521,7 +521,11 @@ def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
         return True
     if a.samples.mixed:  # by a divisor or a gate over the batch, say, which relevance does not reach
         return a.shape[:1] != (a.samples.batch,) or _close(a.data[samples], b.data[samples], *STAYED)
+    if b.samples.mixed:  # a moved sample chose no row (a token for an expert, say): the result of the rows is compared
+        return True
     rows, others = (v.samples.rows(v.data)[samples] for v in (a, b))
+    longest = max(rows.shape[1], others.shape[1])  # samples with fewer rows than another are padded
+    rows, others = (nn.functional.pad(one, (0, longest - one.shape[1])) for one in (rows, others))
     return _close(rows, others, *STAYED)
 
 
