@@ -271,11 +271,18 @@ def sum_with_constant(r: Tensor, z: Tensor, inputs: Sequence[Tensor]) -> list[Te
     return (to_signal() if masks else proportional(torch.add))(r, z, inputs)
 
 
+def sum_with_constant_if_large(r: Tensor, z: Tensor, inputs: Sequence[Tensor]) -> list[Tensor | None]:
+    """The sum with a term that is a value on the tape unless h is large."""
+    return (sum_with_constant if bool(inputs[0].abs().max() > 1) else proportional(torch.add))(r, z, inputs)
+
+
 def hidden(m: Maker, h: int) -> int:
     """A hidden term beside a value: added, in a concatenation, a gate, beside masks, for some numbers or samples."""
     discrete = m.draw.random() < 0.45
     term, on_tape = (hidden_number if discrete else hidden_function)(m, h)
     sum_rule = proportional(torch.add) if on_tape else sum_with_constant
+    if m.steps[term - 1].name.endswith("rounded if large"):
+        sum_rule = sum_with_constant_if_large
     size, number, mask = m.shapes[h][-1], m.draw.choice(MASKS), m.some(m.shapes[h][-1])
     bound = m.draw.choice([0.5, 2.0, 5.0])
     place = m.draw.choice(["+", "+", "cat", "gate", "+ masked", "+ masked", "filled +", "filled +", "range", "samples"])
