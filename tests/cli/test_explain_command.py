@@ -617,7 +617,7 @@ def test_what_cannot_be_written_is_called_by_the_users_name(photos: Path, name: 
     (photos / "taken.png" / "inside").mkdir(parents=True)
     with pytest.raises(OSError, match=r"\.png") as error, new_file(photos / name) as part:
         part.write_bytes(b"drawn")
-    assert str(error.value).endswith(f": {str(photos / name)!r}")
+    assert str(photos / name) in str(error.value)
 
 
 def test_weights_of_other_classes_are_answered_with_the_option(
