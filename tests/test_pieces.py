@@ -230,4 +230,4 @@ def test_the_memory_of_a_large_batch_is_that_of_a_piece(monkeypatch: pytest.Monk
     in_pieces = peak_of(lambda: plrp.explain(model, images))[1]
     at_once = peak_of(lambda: plrp.explain(model, images, micro_batch=120))[1]
     assert 2 * in_pieces < at_once
-    assert in_pieces < 6 * images.nbytes
+    assert in_pieces < 10 * images.nbytes
