@@ -494,3 +494,22 @@ def test_an_exponential_that_is_scaled_otherwise_is_no_softmax() -> None:
         trace = plrp.trace(Weighing(softmax, "inner").double().eval(), SCORED)
         assert all(op.kind != "softmax" for op in trace.ops)
         assert next(op.family for op in trace.ops if op.kind == "exp") is Family.OFFSET
+
+
+@pytest.mark.parametrize("function", [lambda h: (-h.square()).exp(), lambda h: h.abs().sigmoid()])
+def test_square_and_abs_below_an_offset_carry_relevance_of_outputs_below_zero(function: Any) -> None:
+    """z = −0.7: z⁺ takes the negative contributions, as where the square is written h ** 2; αβ is refused."""
+    conv = nn.Conv1d(1, 1, 3, bias=False)
+    conv.weight.data = torch.tensor([[[-1.0, 0.5, -0.2]]])
+
+    def model(x: Tensor) -> Tensor:
+        return 2 * function(conv(x)).flatten(1)
+
+    def explained(composite: str) -> Tensor:
+        return plrp.explain(model, torch.ones(1, 1, 3), target=lambda o: o[:, 0], composite=composite).relevance
+
+    relevance = explained("epsilon-plus").flatten()
+    assert relevance[1] == 0
+    assert torch.allclose(relevance[2] / relevance[0], torch.tensor(0.2))
+    with pytest.raises(plrp.UnsupportedOperation, match="not 0 at 0"):
+        explained("epsilon-alpha2-beta1")

@@ -156,3 +156,19 @@ def test_the_signal_of_a_glu_takes_all_and_its_gate_nothing(options: dict[str, i
     assert torch.equal(signal, found.layers["head"].reshape(signal.shape))
     assert bool((signal != 0).all())
     assert not gate.any()
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [-101.0, -2e4, torch.tensor(-400.0), torch.tensor([-150.0, -150.0]), nn.Parameter(torch.tensor([-150.0, 3.0]))],
+)
+def test_a_negative_shift_of_a_score_is_no_mask(shift: Any) -> None:
+    """An offset of a regression takes its share like the bias of the layer below it."""
+    torch.manual_seed(0)
+    below, last = nn.Linear(4, 6).double(), nn.Linear(6, 2).double()
+    x = torch.randn(3, 4, dtype=torch.float64)
+    shifted = plrp.explain(lambda x: last(below(x).relu()) + shift, x, target=0, composite="epsilon")
+    with torch.no_grad():
+        last.bias += shift
+    biased = plrp.explain(lambda x: last(below(x).relu()), x, target=0, composite="epsilon")
+    torch.testing.assert_close(shifted.relevance, biased.relevance, rtol=1e-4, atol=1e-9)

@@ -180,7 +180,8 @@ def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking, gamma: floa
     terms = [term if sign == 1 else term * sign for term, sign in zip(terms, signs, strict=True)]
     constant = next((n for n, operand in enumerate(op.terms) if not isinstance(operand, Value)), None)
     if constant is not None:
-        masked = terms[constant] <= MASKED
+        shift = terms[constant]
+        masked = (shift <= MASKED) & ((shift > MASKED).any() | (shift == -torch.inf))  # beside other numbers
         z = torch.where(masked, terms[1 - constant], z)
         terms[constant] = terms[constant].masked_fill(masked, 0.0)
     if gamma and is_residual(op):

@@ -1041,3 +1041,22 @@ def test_a_divisor_over_the_batch_is_refused(over: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(plrp.UnsupportedOperation, match="mixes the samples"):
         plrp.explain(Dividing().eval(), torch.rand(2, 6), target=0, composite="epsilon")
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4])
+def test_a_branch_that_the_whole_batch_decides_is_refused(batch: int) -> None:
+    torch.manual_seed(0)
+    layer, last, x = nn.Linear(4, 6), nn.Linear(6, 2), torch.randn(batch, 4)
+
+    def model(x: Tensor) -> Tensor:
+        h = layer(x)
+        return last(h.relu() if bool(h.mean() > 0) else h.tanh())
+
+    with pytest.raises(plrp.UnsupportedOperation, match="decided by the whole batch"):
+        plrp.explain(model, x)
+
+    def target(output: Tensor) -> Tensor:
+        return output[:, 0] if bool(output[0, 0] > 0) else -output[:, 1]
+
+    with pytest.raises(plrp.UnsupportedOperation, match="decided by the whole batch"):
+        plrp.explain(lambda x: last(layer(x).relu()), x, target=target)

@@ -53,6 +53,7 @@ class Traits(NamedTuple):
     sign: Sign = Sign.ANY
     divisor: tuple[int, str] | None = None  # position and name of a number that turns the sign where it is negative
     bounds: tuple[float | None, float | None] | None = None  # clamps between arguments 1 and 2, which default to these
+    rectifies: bool = False  # 0 where its input is < 0
     activation: bool = False  # an activation function: of act(g) · u, u is the signal
     gate: bool = False  # its output weighs a signal that it is multiplied with
     transparent: bool = False  # the output of a gate remains a gate after it
@@ -120,8 +121,8 @@ _COPY: dict[str, Any] = {"sign": _KEEPS, "transparent": True, "scales": True, "h
 TABLE: tuple[Row, ...] = (
     row("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear", _LAYER),
     # Activation functions.
-    row("relu", _PASS, activation=True, sign=_NONNEGATIVE, inplace_at=1, hides_nan=False),
-    row("relu6", _PASS, activation=True, sign=_NONNEGATIVE, inplace_at=1),
+    row("relu", _PASS, activation=True, rectifies=True, sign=_NONNEGATIVE, inplace_at=1, hides_nan=False),
+    row("relu6", _PASS, activation=True, rectifies=True, sign=_NONNEGATIVE, inplace_at=1),
     row("gelu", _PASS, activation=True, sign=_KEEPS, hides_nan=False),
     row("silu", _PASS, activation=True, sign=_KEEPS, inplace_at=1, hides_nan=False),
     row("mish hardswish selu", _PASS, activation=True, sign=_KEEPS, inplace_at=1),

@@ -18,7 +18,7 @@ _INNER_SOFTMAX = "a softmax that is neither the model's last step nor a gate"
 NOT_FINITE = "it is not finite at 0, and relevance counts from its value there"
 NEAR_ONE = 1e-3  # rows of a softmax sum to one, up to half precision and a small number in the denominator
 MOST_FORMS = 4096
-MASKED = -100.0  # a constant summand this negative leaves nothing of the other summand: causal and padding masks
+MASKED = -1e4  # a constant summand this negative leaves nothing of the other summand: causal and padding masks
 
 
 def recognise(op: Op) -> None:
@@ -174,10 +174,16 @@ def _shifts(op: Op) -> bool:
 
 
 def is_mask(constant: Any) -> bool:
-    """Whether adding a constant only masks: every number of it is zero, or so negative that nothing is left."""
+    """Whether adding a constant only masks: some of its numbers are 0, all others are −100 or less.
+
+    A number alone is a shift of a score, however negative it is.
+    """
     if not isinstance(constant, Tensor):
         return _number(constant) == 0
-    return not constant.is_complex() and bool(((constant == 0) | (constant <= MASKED)).all())
+    if constant.is_complex():
+        return False
+    nothing = constant == 0
+    return bool((nothing | (constant <= -100)).all()) and bool(nothing.any() | (constant == -torch.inf).all())
 
 
 def foldable(op: Op) -> bool:

@@ -293,13 +293,13 @@ def below_offsets(ops: Sequence[Op], start: Sequence[Value], products: str | Non
     """
     if not any(op.family is Family.OFFSET for op in ops):
         return {}
-    layers, above = dict[Op, str](), dict[int, str]()  # `above`: by the id of a value that may be < 0
+    layers, above = dict[Op, str](), dict[int, str]()  # `above`: by the id of a value
     for op in reached(ops, start, products):
         clamped = op.traits.bounds is not None and op.output.nonnegative  # constant where its input is < 0
         kinds = [op.kind] if op.family is Family.OFFSET and not clamped else []
         kinds += [above[id(value)] for value in op.outputs if id(value) in above]
         if kinds and op.is_layer:
             layers[op] = kinds[0]
-        elif kinds:
-            above.update((id(value), kinds[0]) for value in op.receivers(products) if not value.nonnegative)
+        elif kinds and not (clamped or op.traits.rectifies):
+            above.update((id(value), kinds[0]) for value in op.receivers(products))
     return layers

@@ -222,7 +222,7 @@ def _looked_at(model: Any) -> dict[Any, Ways]:
 
 def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> list[int]:
     """Refuse a pass that the tape misses a step of; returns positions that mix samples, for outputs not asked for."""
-    tape = Tape(first.ops, first.reached("half"), first)
+    tape = Tape(first.ops, first.reached("half"), first, list(tensors_in(first.returned)))
     asked = isinstance(first.output, Tensor)  # of several outputs, some may not be asked for
     mixing = []
     for op in first.unsupported:  # with two samples though not with many: an axis as long as the batch
@@ -238,7 +238,7 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
             second = record(model, tuple(_moved(given, move, number, chosen, first.samples)), samples=first.samples)
         except Exception:  # whatever the model says to such an input
             return None
-        return Tape(second.ops, [], second)
+        return Tape(second.ops, [], second, list(tensors_in(second.returned)))
 
     features = sum(v.samples.rows(v.data).shape[1] for v in first.inputs)
     return mixing + _compare_moved(tape, moved, asked, first.batch, features)
@@ -250,6 +250,7 @@ class Tape(NamedTuple):
     ops: list[Op]
     reached: list[Op]
     owner: Any = None  # a trace, which lets go of its operations when it dies
+    results: Sequence[Tensor] = ()  # the tensors that the model or the target returned
 
 
 def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: int) -> list[int]:
@@ -265,7 +266,8 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
     rounds *= MORE if _mixes(tape.ops) else 1
     selections = _selections(batch, rounds)
     moves = [_FAR[number % 2] for number in range(len(selections))]
-    if any(op.derived for op in tape.reached):  # it may come from a comparison, which only other sizes turn
+    target = not isinstance(tape.owner, Trace)
+    if target or any(op.derived for op in tape.reached):  # a comparison may decide, which only other sizes turn
         moves += [_FARTHEST[number % 2] for number in range(len(selections))]
         selections *= 2
     moves += _LESS_FAR
@@ -276,9 +278,12 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
             break
         chosen = selections[number % len(selections)]
         second = moved(move, number, chosen)
+        stayed = [n for n in everyone if n not in chosen]
         if second is None or not _same_operations(tape, second):
+            if second is not None and asked:
+                _compare_results(tape, second, stayed, batch)
             continue
-        mixing += _compare(tape, second, nearby, asked, stayed=[n for n in everyone if n not in chosen])
+        mixing += _compare(tape, second, nearby, asked, stayed)
         complete = complete or _same_shapes(tape, second)
     if not complete:
         warnings.warn(
@@ -429,6 +434,16 @@ def _same_shape(op: Op, other: Op) -> bool:
 
 def _same_shapes(first: Tape, second: Tape) -> bool:
     return _same_operations(first, second) and all(map(_same_shape, first.ops, second.ops))
+
+
+def _compare_results(first: Tape, second: Tape, stayed: Sequence[int], batch: int) -> None:
+    """Refuse a branch that other samples decide: on another way, the samples that stayed must have the same results."""
+    for a, b in zip(first.results, second.results, strict=False):
+        if stayed and a.shape == b.shape and a.shape[:1] == (batch,) and not _close(a[stayed], b[stayed], *STAYED):
+            raise UnsupportedOperation(
+                "Other operations run when other samples of the batch change, and the result for a sample changes with "
+                "them: a branch is decided by the whole batch. Explain one sample at a time."
+            )
 
 
 def _compare(
@@ -617,4 +632,4 @@ def _target_tape(
     except Exception:  # whatever the target says to such an output
         return None
     value = recorder.value_of(score) if isinstance(score, Tensor) else None
-    return None if value is None else Tape(recorder.ops, reached(recorder.ops, [value], "half"), recorder)
+    return None if value is None else Tape(recorder.ops, reached(recorder.ops, [value], "half"), recorder, [score])
