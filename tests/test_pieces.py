@@ -231,3 +231,36 @@ def test_the_memory_of_a_large_batch_is_that_of_a_piece(monkeypatch: pytest.Monk
     at_once = peak_of(lambda: plrp.explain(model, images, micro_batch=120))[1]
     assert 2 * in_pieces < at_once
     assert in_pieces < 10 * images.nbytes
+
+
+def test_what_may_hold_for_the_whole_batch_is_explained_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions as models, functions as rules, and bounds of each sample: none of them is cut by default."""
+    monkeypatch.setattr(explanation_module, "SMALL_BATCH", 0)
+    monkeypatch.setattr(explanation_module, "PIECE", 1)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()
+    x, scale = torch.rand(6, 3, 8, 8), torch.linspace(0.1, 3, 6)
+
+    def by_place(x: Tensor) -> Tensor:
+        return net(x) * scale[: len(x), None]
+
+    score = plrp.explain(by_place, x, target=0, composite="epsilon").score
+    assert torch.allclose(score, by_place(x)[:, 0], rtol=1e-4)
+    box = plrp.composite("epsilon-gamma-box", low=x.amin((1, 2, 3), keepdim=True), high=x.amax((1, 2, 3), keepdim=True))
+    assert torch.equal(
+        plrp.explain(net, x, composite=box).relevance, plrp.explain(net, x, composite=box, micro_batch=6).relevance
+    )
+
+
+def test_layers_of_a_batch_that_came_in_pieces_are_computed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole batches and pieces are summed in another order, which is no change of the model."""
+    monkeypatch.setattr(explanation_module, "SMALL_BATCH", 0)
+    monkeypatch.setattr(explanation_module, "PIECE", 1)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 300), nn.ReLU(), nn.Linear(300, 3)).eval()
+    explanation = plrp.explain(net, torch.rand(40, 300), pruning=plrp.Pruning(p=0.3))
+    assert len(explanation.survivors("2")) == 40
+    with torch.no_grad():
+        net[0].weight += 0.01
+    with pytest.raises(RuntimeError, match="has changed"):
+        explanation.survivors("2")

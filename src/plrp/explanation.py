@@ -143,7 +143,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         except Exception as error:
             raise RuntimeError(CHANGED) from error
         before, now = (list(tensors_in(e.logits)) for e in (self, explanation))
-        if len(before) != len(now) or not all(map(torch.equal, before, now)):
+        if len(before) != len(now) or not all(map(_equal, before, now)):
             raise RuntimeError(CHANGED)
         return explanation
 
@@ -295,6 +295,13 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         return {**self.__dict__, "_source": None, "_ledger": self.booked, "condition": storable(self.condition)}
 
 
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two outputs are equal up to rounding: other pieces of a batch are summed in another order."""
+    if torch.equal(a, b) or not a.is_floating_point():
+        return torch.equal(a, b)
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=1e-6 * float(a.abs().max()), equal_nan=True)
+
+
 def explain(
     model: Callable[..., Any],
     inputs: Tensor | Sequence[Tensor],
@@ -322,7 +329,8 @@ def explain(
     - `layers`: keep the relevance at every layer's input (True), or at some (their names);
     - `micro_batch`: explain the batch in pieces of this many samples, to bound the memory. The numbers are
       the same: no sample's explanation depends on the others. None: a batch of more than 16 MB comes in pieces whose
-      tapes take 500 MB at most, unless `target` is a callable, or `layers` or `condition` are given;
+      tapes take 500 MB at most, unless `model`, `target` or a rule is a function of yours, or with `layers` or
+      `condition`;
     - `samples`: None for a model without a batch axis (a graph of nodes, say): one explanation of the whole, of a score
       that `target` gives by an index into the output or a callable;
     - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`;
@@ -375,7 +383,7 @@ class ExplainCall:
     def explanation(self, request: Request, ledger: bool = False) -> Explanation:
         """The explanation of the whole batch, piece by piece."""
         with self.same_walk(), alone(self.rules):
-            size = self._fitting(request) if self.micro_batch is None else self.micro_batch
+            size = self._piece_size(request) if self.micro_batch is None else self.micro_batch
             parts = [(None, self.inputs)] if size is None else pieces(self.inputs, size)
             explanations = [self._piece(inputs, request if p is None else request.of(p), ledger) for p, inputs in parts]
         explanation = joined(explanations)
@@ -383,15 +391,19 @@ class ExplainCall:
             explanation.target = request.target
         return explanation
 
-    def _fitting(self, request: Request) -> int | None:
+    def _piece_size(self, request: Request) -> int | None:
         """How many samples of a large batch to explain at once, by the tape of the first two; None: all of them.
 
-        Never one alone, which shows no dependence on others. A batch stays whole where a function of the user may be of
-        the whole batch, and where layers are kept.
+        At least two, except in the last piece: one alone shows no dependence on others. A batch stays whole where a
+        function or a rule of the user may hold for the whole batch, and where layers are kept.
         """
         given = list(tensors_in(self.inputs))
         batch = len(given[0]) if given and given[0].dim() else 0
-        own = isinstance(request.target, Computed) or request.condition is not None or request.layers
+        functions = [self.model, *self.rules.values()]
+        own = any(callable(one) and not isinstance(one, nn.Module) for one in functions) or isinstance(
+            request.target, Computed
+        )
+        own = own or request.condition is not None or bool(request.layers) or request.composite_holds_tensors
         if self.samples is None or own or batch < 3 or sum(x.numel() * x.element_size() for x in given) <= SMALL_BATCH:
             return None
         frugal = not resolve(request.composite, given).needs_outputs

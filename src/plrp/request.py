@@ -61,6 +61,14 @@ class Request:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
+    @property
+    def composite_holds_tensors(self) -> bool:
+        """Whether a rule has a tensor among its settings, such as bounds of each sample."""
+        if self.composite == AUTO:
+            return False
+        rules = [*(rule for _, rule in self.composite.rules), self.composite.first, *self.composite.layers.values()]
+        return any(isinstance(v, Tensor) for rule in rules if rule is not None for v in vars(rule).values())
+
     def of(self, samples: slice) -> Request:
         """The request for some samples of the batch."""
         return replace(self, target=self.target.of(samples), piece=samples)
