@@ -319,3 +319,14 @@ def test_a_class_that_the_model_rules_out_takes_no_part(name, adds):
     if name == "contrast":
         with pytest.raises(ValueError, match="whose score is −∞"):
             plrp.explain(RulesOut(model, adds), x, target=targets.contrast(4, 2))
+
+
+def test_log_odds_of_different_classes_have_one_ledger_over_pieces():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)).double()
+    x = torch.randn(4, 4, dtype=torch.float64)
+    seed = plrp.targets.log_odds([0, 1, 2, 0])
+    pieces = plrp.explain(net, x, target=seed, composite="epsilon", micro_batch=2)
+    whole = plrp.explain(net, x, target=seed, composite="epsilon")
+    torch.testing.assert_close(pieces.relevance, whole.relevance)
+    assert float(pieces.closing().max()) < 1e-6

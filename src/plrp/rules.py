@@ -325,6 +325,11 @@ class Differences(Rule):
         super().__init__(rule.epsilon)
         self.rule, self.classes = rule, tuple(classes.tolist())
 
+    @property
+    def name(self) -> str:
+        """The name of the layer's own rule: pieces of a batch have different classes and the same rules."""
+        return self.rule.name
+
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """The rule's own branches, of a layer with these weights: one for all samples if they share t."""
         t = torch.tensor(self.classes[:1] if len(set(self.classes)) == 1 else self.classes)
