@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import plrp
 from plrp.errors import TraceError, UnsupportedOperation
 from plrp.tape.recognition import is_nonnegative
-from plrp.tape.verification import STAYED, _close
+from plrp.tape.verification import _FAR, STAYED, _close, _moved_ids
 
 Step = Callable[[Tensor, Tensor], Any]
 REFUSED = (TraceError, UnsupportedOperation)
@@ -520,6 +520,80 @@ def test_a_path_from_few_tokens_is_not_missed(ids: list[list[int]]) -> None:
         plrp.explain(
             lambda ids: layer((embedding(ids) + _scripted(embedding(ids))).mean(1)), torch.tensor(ids), target=0
         )
+
+
+# --- token ids --------------------------------------------------------------------------------------------------------
+
+IDS = torch.tensor([[3, 11, 7, 5, 13, 4, 9], [8, 2, 2, 17, 6, 15, 10], [12, 19, 6, 14, 16, 3, 5]])
+Ids = Callable[[Tensor], Tensor]
+
+
+HIDDEN_IDS: dict[str, Ids] = {  # (batch, …) of numbers that no embedding looked up
+    "counts": lambda ids: F.one_hot(ids, 20).sum(1).float(),
+    "bincount": lambda ids: torch.stack([torch.bincount(row, minlength=20) for row in ids]).float(),
+    "presence": lambda ids: (ids[:, :, None] == torch.arange(20)).any(1).float(),
+    "sum": lambda ids: ids.sum(1, keepdim=True).float(),
+    "largest": lambda ids: ids.amax(1, keepdim=True).float(),
+    "different": lambda ids: torch.tensor([[float(len(set(row)))] for row in ids.tolist()]),
+    "first": lambda ids: ids[:, :1] % 7 * torch.ones(1),
+    "columns": lambda ids: torch.arange(60.0).view(3, 20)[:, ids].sum((0, 2))[:, None],
+    "index_select of columns": lambda ids: torch.arange(20.0)[None].index_select(1, ids[:, 1]).T,
+}
+
+
+class Tokens(nn.Module):
+    """A bag of embeddings, and a step of the ids that is added or, as a factor, multiplied."""
+
+    def __init__(self, step: Ids, factor: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.above, self.step, self.factor = nn.Embedding(20, 6), nn.Linear(6, 3), step, factor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h, hidden = self.above(self.embedding(ids).mean(1)), self.step(ids)
+        hidden = hidden @ torch.linspace(1.0, 3.0, hidden.shape[1])[:, None]
+        return h * hidden if self.factor else h + hidden
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", HIDDEN_IDS)
+def test_ids_that_enter_by_their_counts_or_sums_are_refused(name: str, batch: int) -> None:
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(Tokens(HIDDEN_IDS[name]).eval(), IDS[:batch], target=0)
+
+
+def test_a_factor_of_ids_is_no_gate_but_a_length_is() -> None:
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(Tokens(HIDDEN_IDS["sum"], factor=True).eval(), IDS, target=0)
+    padded = torch.cat([IDS, IDS.new_zeros(3, 2)], 1)
+    length: Ids = lambda ids: (ids != 0).sum(1, keepdim=True).float()  # noqa: E731
+    assert plrp.explain(Tokens(length, factor=True).eval(), padded, target=0).closing().max() < 1e-6
+
+
+@pytest.mark.parametrize("ids", [[[0, 5, 6, 7, 2, 1]], [[0, 5, 6, 7, 2], [0, 8, 2, 1, 1]], [[5, 2]], [[0, 9, 9, 9, 2]]])
+def test_positions_that_padding_decides_are_constants(ids: list[list[int]]) -> None:
+    embedding, places, layer = nn.Embedding(20, 6), nn.Embedding(20, 6), nn.Linear(6, 3)
+
+    def model(ids: Tensor) -> Tensor:  # as RoBERTa counts them, 1 being its padding
+        words = ids != 1
+        h = embedding(ids) + places(words.cumsum(1) * words + 1)
+        return layer((h * words[..., None]).sum(1))
+
+    assert plrp.explain(model, torch.tensor(ids), target=0).closing().max() < 1e-6
+
+
+@given(st.lists(st.integers(3, 12), min_size=1, max_size=12), st.integers(0, 3))
+def test_moved_ids_change_every_count_and_leave_padding(tokens: list[int], padding: int) -> None:
+    sample = torch.tensor([20, *tokens, 21, *[1] * padding])
+    drawn = [_moved_ids(sample.clone(), _FAR[n % 2], torch.Generator().manual_seed(n), n) for n in range(4)]
+    for moved in drawn:
+        assert ((moved == 1) == (sample == 1)).all()
+        assert sample.float().sum() != moved.float().sum()
+    for moved in drawn[:2]:
+        assert moved[0] == 20
+        assert moved[len(tokens) + 1] == 21 or padding == 1  # one pad may be an ordinary token
+    for token in set(tokens):
+        assert any((moved == token).sum() != (sample == token).sum() for moved in drawn[:2])
 
 
 class OneHot(nn.Module):

@@ -12,6 +12,7 @@ A target that is a function is checked in the same way, as a model of the output
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -316,13 +317,16 @@ def _moved(
     given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[int], samples: int | None
 ) -> list[Tensor]:
     """The inputs with the chosen samples moved; without a batch axis, the whole input is."""
-    generator, step = torch.Generator().manual_seed(number), 1 if number % 2 == 0 else -1
+    generator = torch.Generator().manual_seed(number)
     inputs = []
     for x in given:
         changed = x.detach().clone()
         for place in [...] if samples is None else chosen:
             sample = changed[place]
-            changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
+            if x.is_floating_point():
+                changed[place] = move(sample, generator)
+            elif len(given) == 1 or not bool((sample <= 1).all()):  # else a mask of 0 and 1, which stays
+                changed[place] = _moved_ids(sample, move, generator, number)
         inputs.append(changed)
     return inputs
 
@@ -364,22 +368,49 @@ _LESS_FAR: tuple[Move, ...] = (
 )
 
 
-def _moved_ids(ids: Tensor, step: int) -> Tensor:
-    """Other token ids: inner ids that occur once are rotated; a sample without them gets other ids.
+def _moved_ids(ids: Tensor, move: Move, generator: torch.Generator, number: int) -> Tensor:
+    """Other token ids, for the nth time: all of a sample's inner ids become ids of their lower half, then of their
+    higher half. Then ids at the ends change too.
 
-    Padding and the tokens at both ends mean more than themselves, so they stay; so does a mask of 0 and 1.
+    So the count of each id changes, and every sum. Less far, one id becomes another, or ids rotate.
     """
-    sample = ids.flatten()
-    if len(sample) and bool((sample <= 1).all()):
-        return ids
-    counts = (sample[:, None] == sample[None, :]).sum(1)
-    places = [n for n in (counts == 1).nonzero().flatten().tolist() if 0 < n < len(sample) - 1]
-    if len(places) > 1:
-        sample[places] = sample[places].roll(step)
-    else:
-        inside = slice(1, -1) if len(sample) > 2 else slice(None)
-        sample[inside] = torch.where(sample[inside] + step > 0, sample[inside] + step, sample[inside] + 1)
+    sample, low = ids.flatten(), number % 2 == 0
+    places = _places_of_ids(sample.tolist(), ends=number % 4 > 1 and move not in _LESS_FAR)
+    given = sample[places]
+    known = given.unique()
+    half = known[: len(known) // 2] if low else known[(len(known) + 1) // 2 :]
+    if len(known) == 1:  # neighbours; 0 may be the padding
+        half = known + 1 if low or known < 2 else known - 1
+    if move is _LESS_FAR[1]:
+        given = given.roll(1 if low else -1)
+    elif move in (*_FAR, *_FARTHEST):
+        given = _chosen(half, given.shape, generator)
+    elif places:
+        one = int(torch.randint(len(places), (), generator=generator))
+        others = known[known != given[one]]
+        given[one] = _chosen(others if len(others) else half, (), generator)
+    sample[places] = given
     return sample.view_as(ids)
+
+
+def _chosen(ids: Tensor, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Some of these ids, at random."""
+    return ids[torch.randint(max(1, len(ids)), tuple(shape), generator=generator).to(ids.device)]
+
+
+def _places_of_ids(sample: Sequence[int], ends: bool) -> list[int]:
+    """The places of ids that may change. Padding stays: the id that a sample begins or ends with several times.
+
+    With `ends`, 0 and 1 stay too, which may be padding that occurs once. Without, the first and the last id beside the
+    padding stay, and others like them. If nothing is left, the inner ids may change.
+    """
+    runs = [(token, len(list(run))) for token, run in itertools.groupby(sample)]
+    stay = {0, 1} if ends else set()
+    for side in (runs, runs[::-1]) if runs else ():
+        padded = side[0][1] > 1
+        stay.update(token for token, _ in side[: padded + (not ends)])
+    inside = range(1, len(sample) - 1) if len(sample) > 2 else range(len(sample))
+    return [place for place, token in enumerate(sample) if token not in stay] or list(inside)
 
 
 # --- comparisons ------------------------------------------------------------------------------------------------------
