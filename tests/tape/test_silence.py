@@ -536,6 +536,9 @@ HIDDEN_IDS: dict[str, Ids] = {  # (batch, …) of numbers that no embedding look
     "largest": lambda ids: ids.amax(1, keepdim=True).float(),
     "different": lambda ids: torch.tensor([[float(len(set(row)))] for row in ids.tolist()]),
     "first": lambda ids: ids[:, :1] % 7 * torch.ones(1),
+    "scatter_add": lambda ids: torch.zeros(len(ids), 20).scatter_add(1, ids, torch.ones(ids.shape)),
+    "scatter_add_": lambda ids: torch.zeros(len(ids), 20).scatter_add_(1, ids, torch.ones(ids.shape)),
+    "scatter": lambda ids: torch.zeros(len(ids), 20).scatter(1, ids, 1.0),
     "columns": lambda ids: torch.arange(60.0).view(3, 20)[:, ids].sum((0, 2))[:, None],
     "index_select of columns": lambda ids: torch.arange(20.0)[None].index_select(1, ids[:, 1]).T,
 }
@@ -580,6 +583,79 @@ def test_positions_that_padding_decides_are_constants(ids: list[list[int]]) -> N
         return layer((h * words[..., None]).sum(1))
 
     assert plrp.explain(model, torch.tensor(ids), target=0).closing().max() < 1e-6
+
+
+TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # rows of w (20, channels) by ids (batch, tokens)
+    "getitem": lambda w, ids: w[ids],
+    "getitem of all": lambda w, ids: w[ids, :],
+    "index_select": lambda w, ids: w.index_select(0, ids.flatten()).view(*ids.shape, -1),
+    "by its names": lambda w, ids: torch.index_select(input=w, dim=0, index=ids.flatten()).view(*ids.shape, -1),
+    "of the columns' numbers": lambda w, ids: torch.stack([w[:, n][ids] for n in range(w.shape[1])], -1),
+    "of a column": lambda w, ids: torch.stack([w[ids, n] for n in range(w.shape[1])], -1),
+    "take": lambda w, ids: torch.stack([w[:, n].take(ids) for n in range(w.shape[1])], -1),
+    "gather": lambda w, ids: w.expand(len(ids), -1, -1).gather(1, ids[..., None].expand(-1, -1, w.shape[1])),
+    "take_along_dim": lambda w, ids: w.expand(len(ids), -1, -1).take_along_dim(ids[..., None].expand(-1, -1, 4), 1),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_look_up_in_a_table_is_an_embedding(name: str, batch: int) -> None:
+    torch.manual_seed(0)
+    w, layer = torch.randn(20, 4).double(), nn.Linear(4, 3).double()
+    looked_up = plrp.explain(lambda ids: layer(TABLES[name](w, ids).relu().sum(1)), IDS[:batch], target=0)
+    embedded = plrp.explain(lambda ids: layer(F.embedding(ids, w).relu().sum(1)), IDS[:batch], target=0)
+    torch.testing.assert_close(looked_up.relevance, embedded.relevance)
+    assert float(embedded.relevance.abs().sum()) > 0.1
+
+
+ORDER = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+MOVED_IDS: dict[str, tuple[Ids, Ids]] = {  # each with the number of times that it reads each token
+    "sort": (lambda ids: ids.sort(1).values, torch.ones_like),
+    "topk": (lambda ids: ids.topk(3, 1).values, lambda ids: (ids >= ids.sort(1).values[:, -3:-2]).long()),
+    "shift": (lambda ids: shifted(ids), lambda ids: (torch.arange(7) < 6).long().expand(ids.shape)),
+    "shift of a copy": (lambda ids: shifted(ids.clone()), lambda ids: (torch.arange(7) < 6).long().expand(ids.shape)),
+    "scatter": (lambda ids: torch.zeros_like(ids).scatter(1, torch.arange(7).expand(ids.shape), ids), torch.ones_like),
+    "index_copy": (lambda ids: torch.zeros_like(ids).index_copy(1, torch.arange(7).flip(0), ids), torch.ones_like),
+    "gather of itself": (
+        lambda ids: ids.gather(1, ids % 1),
+        lambda ids: 7 * (torch.arange(7) == 0).long().expand(ids.shape),
+    ),
+    "view_as": (lambda ids: ids.flip(1).flatten().view_as(ids), torch.ones_like),
+    "other types": (lambda ids: ids.int().long(), torch.ones_like),
+}
+
+
+def shifted(ids: Tensor) -> Tensor:
+    """The ids one place to the right, after a 0, as decoders are given them."""
+    start = ids.new_zeros(ids.shape)
+    start[:, 1:] = ids[:, :-1]
+    return start
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", MOVED_IDS)
+def test_relevance_follows_ids_that_are_moved(name: str, batch: int) -> None:
+    w, ids, (move, times) = torch.linspace(0.0, 3.0, 20).double(), IDS[:batch], MOVED_IDS[name]
+    relevance = plrp.explain(lambda ids: w[move(ids)].sum(1, keepdim=True), ids, target=0).relevance
+    torch.testing.assert_close(relevance, w[ids] * times(ids), rtol=1e-5, atol=1e-5)
+
+
+def test_ids_are_renamed_by_a_table_of_whole_numbers() -> None:
+    w = torch.linspace(0.0, 3.0, 20).double()
+    relevance = plrp.explain(lambda ids: w[ORDER[ids]].sum(1, keepdim=True), IDS, target=0).relevance
+    torch.testing.assert_close(relevance, w[ORDER[IDS]], rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_that_are_added_where_ids_say_have_relevance_of_their_own() -> None:
+    torch.manual_seed(0)
+    w, weights = torch.rand(20).double(), torch.rand(20).double()
+
+    def pointers(ids: Tensor) -> Tensor:
+        return (torch.zeros(len(ids), 20).double().scatter_add(1, ids, w[ids]) * weights).sum(1, keepdim=True)
+
+    relevance = plrp.explain(pointers, IDS, target=0).relevance
+    torch.testing.assert_close(relevance, w[IDS] * weights[IDS], rtol=1e-5, atol=1e-5)
 
 
 @given(st.lists(st.integers(3, 12), min_size=1, max_size=12), st.integers(0, 3))

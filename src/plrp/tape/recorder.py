@@ -17,7 +17,17 @@ from plrp.errors import TraceError, UnsupportedOperation
 from .live_tensors import LayerNames, LiveTensors, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
-from .operations import LEAVES, LOOKS, SHAPE_ALONE, Family, operation_named, spelled, unknown_operation
+from .operations import (
+    LEAVES,
+    LOOKS,
+    READS_AT,
+    SHAPE_ALONE,
+    WRITES_AT,
+    Family,
+    operation_named,
+    spelled,
+    unknown_operation,
+)
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
@@ -99,6 +109,10 @@ class Recorder(TorchFunctionMode):
         call = Call(function, operation or unknown_operation(function), args, kwargs, tensors, values)
         if function in LEAVES:
             return self._leave(call)
+        if call.operation.kind in WRITES_AT and not call.operation.registered:
+            call = _written_at(call, self.live)
+            if not call.values:
+                return self._constant(function, args, kwargs, tensors)
         steps = None
         if not call.operation.registered:
             steps = written_out(function, args, kwargs, lambda item: self.value_of(item) is not None)
@@ -149,15 +163,20 @@ class Recorder(TorchFunctionMode):
         """Write down the result of a function, if relevance can pass through it."""
         unknown = call.operation.family is Family.UNSUPPORTED
         moves = call.operation.family is Family.REARRANGE
+        copies = call.operation.family is Family.PASS and call.operation.traits.transparent
         tokens = [v for v in call.values if not v.dtype.is_floating_point and not v.dtype.is_complex]
-        ids = (torch.int64, torch.int32) if moves and len(tokens) == len(call.values) else ()
-        outputs = [t for t in gathered(result) if carries(t) or t.dtype in ids]
+        ids = (torch.int64, torch.int32) if (moves or copies) and len(tokens) == len(call.values) else ()
+        order = getattr(result, "indices", None)  # of a sort: these are no ids
+        outputs = [t for t in gathered(result) if carries(t) or (t.dtype in ids and t is not order)]
         constant = bool(call.args) and self.live.value(call.args[0]) is None
-        if moves and tokens and any(map(carries, outputs)):
-            if call.operation.kind == "getitem" and isinstance(call.args[1], Tensor) and constant:  # weight[ids]
-                call = call._replace(operation=operation_named("embedding")._replace(replay=call.function))
-            else:  # ids only say where to read
-                call = call._replace(values=[v for v in call.values if v not in tokens])
+        if moves and tokens and outputs and call.operation.kind in READS_AT:
+            source = call.args[0] if call.args else call.kwargs["input"]
+            call = _read_at(call, source, self.live.value(source), outputs[0])
+        elif moves and tokens and call.operation.traits.like and not constant and len(call.args) > 1:
+            shape = torch.zeros(call.args[1].shape)  # nothing else of the ids is read
+            call = call._replace(args=(call.args[0], shape), values=call.values[:1])
+        elif moves and tokens and any(map(carries, outputs)):
+            call = call._replace(values=[v for v in call.values if v not in tokens])
         if call.operation.traits.like and not moves and not constant and len(call.values) > 1:
             cast = call.operation._replace(replay=Tensor.to)  # h.type_as(x): nothing of x but its dtype is read
             args = call.args[0], call.tensors[1].dtype
@@ -274,6 +293,43 @@ class Recorder(TorchFunctionMode):
         """' after layer … (net.py, line 12, in forward)': where on the tape, and in the model's code, we are."""
         named = self.layer_before()
         return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
+
+
+def _read_at(call: Call, source: Tensor, value: Value | None, output: Tensor) -> Call:
+    """A call that reads a source at places that are token ids: an embedding, if the source is a constant and the axes
+    of the ids come first; else ids only say where to read.
+    """
+    if value is not None:
+        args, kwargs = replaced((call.args, call.kwargs), lambda t: t if t is source else t.detach(), of=Tensor)
+        return call._replace(args=args, kwargs=kwargs, values=[value])
+    where = [item for item in (*call.args, *call.kwargs.values()) if item is not source]
+    if isinstance(where[0], tuple):  # weight[ids, 0]
+        where = list(where[0][:1])
+    index = next((item for item in where if isinstance(item, Tensor)), None)
+    leads = call.operation.kind != "index_select" or any(type(n) is int and n in (0, -source.dim()) for n in where)
+    if leads and index is not None and len(call.tensors) == 2 and output.shape[: index.dim()] == index.shape:
+        return call._replace(operation=operation_named("embedding")._replace(replay=call.function))
+    return call._replace(values=[])
+
+
+def _written_at(call: Call, live: LiveTensors) -> Call:
+    """A call that writes at places: token ids among these only say where. Ids that are written are numbers."""
+    place, replay = WRITES_AT[call.operation.kind], call.operation.replay
+    if not any(not carries(t) and live.value(t) is not None for t in call.tensors):
+        return call
+
+    def written(*args: Any, **kwargs: Any) -> Any:
+        """The same with target and source of one type: relevance of ids, which are whole, is not."""
+        numbers = gathered(*args[:place], *args[place + 1 :])
+        dtype = next((t.dtype for t in numbers if carries(t)), None)
+        changed = [replaced(a, lambda t: t.to(dtype or t.dtype), of=Tensor) for a in args]
+        return replay(*changed[:place], *args[place : place + 1], *changed[place + 1 :], **kwargs)
+
+    places, index = replaced((call.args[place : place + 1], call.kwargs.get("index")), Tensor.detach, of=Tensor)
+    args = (*call.args[:place], *places, *call.args[place + 1 :])
+    kwargs = call.kwargs if index is None else {**call.kwargs, "index": index}
+    values = [v for v in call.values if any(live.value(t) is v for t in gathered(args, kwargs))]
+    return call._replace(operation=call.operation._replace(replay=written), args=args, kwargs=kwargs, values=values)
 
 
 def _nothing(outputs: list[Tensor], values: list[Value]) -> bool:
