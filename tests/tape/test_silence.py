@@ -1060,3 +1060,67 @@ def test_a_branch_that_the_whole_batch_decides_is_refused(batch: int) -> None:
 
     with pytest.raises(plrp.UnsupportedOperation, match="decided by the whole batch"):
         plrp.explain(lambda x: last(layer(x).relu()), x, target=target)
+
+
+# --- memory that stays ------------------------------------------------------------------------------------------------
+
+
+@torch.jit.script
+def _store(cache: Tensor, h: Tensor) -> None:
+    cache.copy_(2 * h)
+
+
+def _store_by_numpy(cache: Tensor, h: Tensor) -> None:
+    np.from_dlpack(cache.detach())[:] = 2 * np.from_dlpack(h.detach())
+
+
+def _store_in_a_thread(cache: Tensor, h: Tensor) -> None:
+    worker = threading.Thread(target=lambda: cache.data.copy_(2 * h))
+    worker.start()
+    worker.join()
+
+
+class Storing(nn.Module):
+    """Adds 2h to h, through memory that stays from pass to pass."""
+
+    def __init__(self, room: str, store: Callable[[Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self.below, self.above, self.store, cache = nn.Linear(6, 6), nn.Linear(6, 3), store, torch.zeros(2, 6)
+        if room == "a buffer":
+            self.register_buffer("cache", cache)
+        else:
+            self.cache = nn.Parameter(cache, requires_grad=False) if room == "a parameter" else cache
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.below(x)
+        self.store(self.cache, h)
+        return self.above(h + self.cache)
+
+
+@pytest.mark.parametrize("room", ["a buffer", "a parameter", "an attribute"])
+@pytest.mark.parametrize("store", [_store, _store_by_numpy, _store_in_a_thread])
+def test_a_hidden_write_into_memory_that_stays_is_refused(room: str, store: Callable[[Tensor, Tensor], None]) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(Storing(room, store).eval(), torch.randn(2, 6), composite="epsilon", target=0)
+
+
+def test_a_hidden_write_by_a_target_into_memory_that_stays_is_refused() -> None:
+    torch.manual_seed(0)
+    cache = torch.zeros(2, 3)
+
+    def target(output: Tensor) -> Tensor:
+        _store(cache, output)
+        return (output + cache)[:, 0]
+
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(nn.Linear(6, 3).eval(), torch.randn(2, 6), target=target)
+
+
+def test_memory_that_is_rewritten_with_the_same_numbers_is_no_path() -> None:
+    room = torch.zeros(6)
+
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        return h + room.copy_(torch.arange(6.0))
+
+    assert plrp.explain(*model(step, skip=False), composite="epsilon", target=0).closing().max() < 1e-6

@@ -155,6 +155,16 @@ def snapshot(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
+PROBED = 4096  # entries of a weight that are compared
+
+
+def probe(weight: Tensor) -> Tensor:
+    """Some entries of a weight, evenly spread: all of a small one."""
+    flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
+    entries = flat[:: 1 + flat.numel() // PROBED]
+    return entries.nan_to_num() if entries.is_floating_point() else entries
+
+
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .live_tensors import LayerNames, LiveTensors, snapshot
+from .live_tensors import LayerNames, LiveTensors, probe, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
 from .operations import LEAVES, LOOKS, SHAPE_ALONE, Family, operation_named, spelled, unknown_operation
@@ -22,7 +22,7 @@ from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
 from .seam import run_noting_winners
-from .values import Call, Op, Value, carries, gathered, replaced
+from .values import Call, Op, Value, bit_sums, carries, gathered, replaced
 from .written_out import with_draws, written_out
 
 Refusal = tuple[str, str, str]  # the operation, the layer before it, the sentence
@@ -33,8 +33,8 @@ class Recorder(TorchFunctionMode):
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
     rule that wants them has them recomputed. `refused`: a list that collects refusals, so that the recording goes on;
-    None: the first refusal is raised. `summing`: the sums of every tensor are noted, which show a later change of its
-    memory.
+    None: the first refusal is raised. `summing`: the bit sums of every tensor are noted, which show a later change of
+    its memory.
     """
 
     def __init__(
@@ -208,6 +208,8 @@ class Recorder(TorchFunctionMode):
             derived=bool(alien) and not all(map(self.live.made, alien)),
             declared=declared,
         )
+        if self.summing:
+            op.sums = self._sums_of_constants(call.tensors)
         for tensor in outputs:
             value = Value(snapshot(tensor), inputs[0].samples, op)
             value.sums = value.add_up() if self.summing else None
@@ -238,6 +240,16 @@ class Recorder(TorchFunctionMode):
         if self.live.value(tensor) is not None or tensor.__class__ is nn.Parameter:
             return False
         return not self.live.of_model(tensor)
+
+    def _sums_of_constants(self, tensors: list[Tensor]) -> dict[int, Tensor]:
+        """The bit sums of the constants among these tensors, by address; of a parameter, those of some entries."""
+        sums = {}
+        for tensor in tensors:
+            if self.live.value(tensor) is None and tensor.layout is torch.strided:
+                read = bit_sums(probe(tensor) if tensor.__class__ is nn.Parameter else tensor.detach())
+                if read is not None:
+                    sums[tensor.data_ptr()] = read
+        return sums
 
     def _settle(self, op: Op, outputs: list[Tensor]) -> None:
         """Settle where samples lie in an entry's outputs, their sign, and whether a layer lies below."""

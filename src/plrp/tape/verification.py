@@ -235,7 +235,8 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
     def moved(move: Move, number: int, chosen: Sequence[int]) -> Tape | None:
         """The pass with these samples moved; None where the model cannot take them."""
         try:
-            second = record(model, tuple(_moved(given, move, number, chosen, first.samples)), samples=first.samples)
+            others = _moved(given, move, number, chosen, first.samples)
+            second = record(model, tuple(others), samples=first.samples, summing=True)
         except Exception:  # whatever the model says to such an input
             return None
         return Tape(second.ops, [], second, list(tensors_in(second.returned)))
@@ -462,7 +463,7 @@ def _compare(
         if not _same_shape(op, other):
             continue
         for number, (a, b) in enumerate(zip(constants_of(op), constants_of(other), strict=False)):
-            if not _unchanged(a, b) and _is_number(op, a) and not _excused(op, number, a, b, places[id(op)], nearby):
+            if not _unchanged(op, other, a, b) and _is_number(op, a) and not _excused(op, number, a, b, places[id(op)], nearby):
                 raise UnsupportedOperation(
                     f"`{spelled(op.function)}` ('{op.name}') reads a number that depends on the input but is not on "
                     "the tape, so its relevance would be lost: it comes from comparisons or integers, or from a "
@@ -484,13 +485,16 @@ def _compare(
     return mixing
 
 
-def _unchanged(a: Any, b: Any) -> bool:
+def _unchanged(op: Op, other: Op, a: Any, b: Any) -> bool:
+    """Whether a constant of an operation is the same in another pass; in memory of both, as each of them read it."""
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return type(a) is type(b) and (a == b or a != a)
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    same_memory = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-    return same_memory or _close(a, b, *SAME)
+    if a.data_ptr() != b.data_ptr() or a.stride() != b.stride():
+        return _close(a, b, *SAME)
+    sums, others = op.sums.get(a.data_ptr()), other.sums.get(b.data_ptr())
+    return sums is None or others is None or torch.equal(sums, others)
 
 
 def _is_number(op: Op, constant: Any) -> bool:
@@ -522,7 +526,10 @@ def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callabl
     if _masks(a, b, 1):
         return True
     near = nearby() if op.operation.multiplies else None
-    return near is not None and _unchanged(a, list(constants_of(near.ops[position]))[number])
+    if near is None:
+        return False
+    other = near.ops[position]
+    return _unchanged(op, other, a, list(constants_of(other))[number])
 
 
 def _masks(a: Any, b: Any, other: int) -> bool:
@@ -607,7 +614,7 @@ def _target_tape(
     trace: Trace, target: Callable[[Any], Any], move: Move | None, number: int = 0, chosen: Sequence[int] = ()
 ) -> Tape | None:
     """The tape of a target on the output, with the chosen samples moved; None where the target fails."""
-    recorder, generator = Recorder(None), torch.Generator().manual_seed(number)
+    recorder, generator = Recorder(None, summing=True), torch.Generator().manual_seed(number)
 
     def fresh(tensor: Tensor) -> Tensor:
         value = trace.value_of(tensor)
