@@ -337,6 +337,31 @@ def test_entries_agree_one_by_one(seed: int, exponent: float, masked: int, spars
         assert not _close(first, other, *STAYED), large
 
 
+@given(st.integers(0, 2**32 - 1), st.floats(-3, 3), st.integers(1, 180), st.sampled_from([1e4, 1e9, -1e9]))
+def test_entries_agree_beside_many_that_are_filled(seed: int, exponent: float, filled: int, large: float) -> None:
+    """A fill is the same in both; large numbers that are computed agree up to rounding, small ones beside them too."""
+    draw, size = torch.Generator().manual_seed(seed), 10**exponent
+    a = size * torch.randn(200, generator=draw, dtype=torch.float64)
+    a[:filled] = large
+    other = a.clone()
+    other[filled:] += 1e-7 * size * torch.randn(200 - filled, generator=draw, dtype=torch.float64)
+    assert _close(a, other, *STAYED)
+    other[199] += 1e-2 * size
+    assert not _close(a, other, *STAYED)
+    computed = 1e6 * torch.randn(200, generator=draw)
+    computed[0] = 0.5  # left of a sum in which entries of 1e6 cancel
+    assert _close(computed, computed + 0.06 * torch.randn(200, generator=draw), *STAYED)
+
+
+@pytest.mark.parametrize("large", [1e9, -1e9])
+def test_many_large_entries_hide_no_path(large: float) -> None:
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        return (h + _scripted(h).masked_fill(torch.arange(6) > 1, large)).clamp(-5, 5)
+
+    with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+        plrp.explain(*model(step, skip=False), composite="epsilon", target=0)
+
+
 def test_an_index_fill_with_infinity_writes_each_place_once() -> None:
     found = plrp.explain(*model(lambda h, x: h.index_fill(1, torch.tensor([0]), -torch.inf).relu()), target=0)
     assert found.closing().max() < 1e-6

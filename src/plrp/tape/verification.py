@@ -567,7 +567,8 @@ def _close(a: Tensor, b: Tensor, relative: float, absolute: float) -> bool:
     a, b = a.double(), b.double()
     differ = (a != b) & ~(a.isnan() & b.isnan())
     gap, size = (a - b).abs(), torch.maximum(a.abs(), b.abs())
-    close = gap.isfinite() & (gap <= relative * size + absolute * _ordinary(a))
+    filled = ~differ & (size >= -MASK)  # with a large number, in both
+    close = gap.isfinite() & (gap <= relative * size + absolute * _ordinary(a[~filled]))
     return bool((close | ~differ).all())
 
 
