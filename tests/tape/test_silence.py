@@ -388,9 +388,54 @@ ABOVE_FIVE: dict[str, Step] = {
     "a number": a_number,
     "a scripted summand": lambda h, x: h + _above_five(h),
     "a scripted factor": lambda h, x: h * (1 + _above_five(h)),
+    "a length as a shift": lambda h, x: h.roll(min(len((h > 5).nonzero()), 5), 1),
     "an assigned number": lambda h, x: put_count(h),
     "a padded number": lambda h, x: F.pad(h, (0, 1), value=float(len((h > 5).nonzero())))[:, 1:],
 }
+
+
+WHOLE: dict[str, Step] = {  # arguments that are whole numbers, and no axes or sizes
+    "softplus": lambda h, x: F.softplus(h, beta=1 + int((h > 5).sum())),
+    "power": lambda h, x: h ** (1 + int((h > 5).any())),
+    "roll": lambda h, x: h.roll(int((h > 5).sum()) % 6, 1),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_number_of_the_input_is_refused_wherever_it_is_read(name: str) -> None:
+    """Also where each sample alone is enough for it, and after a pass with another number."""
+    for order in ((30, 0.01), (0.01, 30)):
+        found, x = model(WHOLE[name], skip=False)
+        for size in order:
+            if size < 1:
+                assert plrp.explain(found, size * x, target=0, composite="epsilon").closing().max() < 1e-6
+                continue
+            for inputs in (size * x, size * x[:2], torch.cat([0.01 * x[:1], size * x[1:2]])):
+                with pytest.raises(UnsupportedOperation, match=r"reads a number that depends|mixes the samples"):
+                    plrp.explain(found, inputs, target=0, composite="epsilon")
+
+
+@torch.jit.script
+def _reaches_five(h: Tensor) -> Tensor:
+    return (h > 5).any().float()
+
+
+THROUGH_PYTHON: dict[str, Step] = {
+    "float": lambda h, x: h + float(_reaches_five(h)),
+    "tolist": lambda h, x: h + torch.tensor(_reaches_five(h).tolist()),
+    "full": lambda h, x: h + torch.full((6,), _reaches_five(h).item()),
+    "numpy": lambda h, x: h + float(_reaches_five(h).numpy()),
+}
+
+
+@pytest.mark.parametrize("name", THROUGH_PYTHON)
+@pytest.mark.parametrize("before", [None, 0.01])
+def test_a_hidden_number_through_python_is_refused_after_any_other_pass(name: str, before: float | None) -> None:
+    found, x = model(THROUGH_PYTHON[name], skip=False)
+    if before is not None:
+        assert plrp.explain(found, before * x, target=0, composite="epsilon").closing().max() < 1e-6
+    with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+        plrp.explain(found, 30 * x, target=0, composite="epsilon")
 
 
 def put_count(h: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from plrp.errors import TraceError, UnsupportedOperation
 from .live_tensors import LayerNames, LiveTensors, probe, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
-from .operations import LEAVES, LOOKS, SHAPE_ALONE, Family, operation_named, spelled, unknown_operation
+from .operations import LEAVES, LOOKS, NUMBERS_OUT, SHAPE_ALONE, Family, operation_named, spelled, unknown_operation
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
@@ -50,6 +50,7 @@ class Recorder(TorchFunctionMode):
         self.anchored: list[Any] = []  # tensors that must outlive the pass, since they are known by their ids
         self.lock = threading.Lock()
         self._numbers_declared = False  # whether a constant by a user's rule was taken out as a Python number
+        self._numbers_derived = False  # whether a Python number was taken out of a tensor that may come from the input
 
     def __enter__(self) -> Recorder:
         rules = rules_in_force()
@@ -123,10 +124,10 @@ class Recorder(TorchFunctionMode):
         self.names.inherit(tensors, result)
         results = gathered(result)
         self.live.note(results)
-        if results or function is Tensor.__setitem__:
-            sources = [t for t in tensors if id(t) not in self.names.own]
-            of_nothing = all(self.live.made(t) or self.live.of_model(t) for t in sources)
-            self.live.mark_made([*results, *tensors[:1]], of_nothing)
+        if results or function is Tensor.__setitem__ or function in NUMBERS_OUT:
+            of_nothing = all(map(self.live.made, filter(self._alien, tensors)))
+            self._numbers_derived |= function in NUMBERS_OUT and not of_nothing
+            self.live.mark_made([*results, *tensors[:1]], of_nothing and not self._numbers_derived)
         if self.live.declared(tensors):
             self.live.declare(results)
         return result
@@ -134,6 +135,7 @@ class Recorder(TorchFunctionMode):
     def _leave(self, call: Call) -> Any:
         """Run a function that returns a Python number or array; refused where a relevance would be lost by it."""
         name = spelled(call.function)
+        self._numbers_derived |= call.operation.family is not Family.CONSTANT
         if call.operation.family is Family.CONSTANT:
             self._numbers_declared = True
         elif call.values[0].dtype.is_floating_point:
@@ -171,6 +173,7 @@ class Recorder(TorchFunctionMode):
                 if value is not None:
                     self.live.know(tensor, value)
         if unknown and not outputs:
+            self._numbers_derived |= call.function in NUMBERS_OUT
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
         nothing = bool(outputs) and not outputs[0].numel() and _nothing(outputs, call.values)
         like = call.operation.traits.like and constant
@@ -193,8 +196,7 @@ class Recorder(TorchFunctionMode):
             value = self.live.value(tensor)
             return value if any(value is one for one in inputs) else tensor.detach()
 
-        own = self.names.own
-        alien = [t for t in call.tensors if id(t) not in own and self._alien(t)] if len(call.tensors) > 1 else []
+        alien = list(filter(self._alien, call.tensors)) if len(call.tensors) > 1 else []
         op = Op(
             operation=operation,
             family=operation.family,
@@ -205,7 +207,7 @@ class Recorder(TorchFunctionMode):
             outputs=[],
             rule=operation.rule,
             fresh=bool(alien),
-            derived=bool(alien) and not all(map(self.live.made, alien)),
+            derived=self._numbers_derived or not all(map(self.live.made, alien)),
             declared=declared,
         )
         if self.summing:
@@ -237,9 +239,8 @@ class Recorder(TorchFunctionMode):
 
     def _alien(self, tensor: Tensor) -> bool:
         """Whether a tensor is neither the input's nor the model's."""
-        if self.live.value(tensor) is not None or tensor.__class__ is nn.Parameter:
-            return False
-        return not self.live.of_model(tensor)
+        known = id(tensor) in self.names.own or tensor.__class__ is nn.Parameter or self.live.value(tensor) is not None
+        return not known and not self.live.of_model(tensor)
 
     def _sums_of_constants(self, tensors: list[Tensor]) -> dict[int, Tensor]:
         """The bit sums of the constants among these tensors, by address; of a parameter, those of some entries."""

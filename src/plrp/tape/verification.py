@@ -147,7 +147,7 @@ def verify(
             first = record(model, tuple(few), samples=samples, summing=True)
         except Exception:  # a model made for one size of batch, or one that fails on any
             few, first = given, record(model, tuple(given), samples=samples, summing=True)
-        mixing = _look_twice(model, few, first)
+        mixing = _look_twice(model, few, first, farther=bool(chosen))
         look = ways.setdefault(_way(first.ops), Look(set(), set(), set()))
         if len(look.constants) > MOST_CONSTANTS:
             look.constants.clear()
@@ -220,7 +220,7 @@ def _looked_at(model: Any) -> dict[Any, Ways]:
     return ways
 
 
-def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> list[int]:
+def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace, farther: bool) -> list[int]:
     """Refuse a pass that the tape misses a step of; returns positions that mix samples, for outputs not asked for."""
     tape = Tape(first.ops, first.reached("half"), first, list(tensors_in(first.returned)))
     asked = isinstance(first.output, Tensor)  # of several outputs, some may not be asked for
@@ -242,7 +242,7 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
         return Tape(second.ops, [], second, list(tensors_in(second.returned)))
 
     features = sum(v.samples.rows(v.data).shape[1] for v in first.inputs)
-    return mixing + _compare_moved(tape, moved, asked, first.batch, features)
+    return mixing + _compare_moved(tape, moved, asked, first.batch, features, farther)
 
 
 class Tape(NamedTuple):
@@ -254,8 +254,13 @@ class Tape(NamedTuple):
     results: Sequence[Tensor] = ()  # the tensors that the model or the target returned
 
 
-def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: int) -> list[int]:
-    """Compare the tape with tapes of moved inputs: moved far, and where these take another way, less far."""
+def _compare_moved(
+    tape: Tape, moved: Moved, asked: bool, batch: int, features: int, farther: bool = False
+) -> list[int]:
+    """Compare the tape with tapes of moved inputs: moved far, and where these take another way, less far.
+
+    `farther`: also with inputs of other sizes, which alone turn a comparison.
+    """
     everyone = list(range(batch))
 
     @functools.cache
@@ -267,10 +272,9 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
     rounds *= MORE if _mixes(tape.ops) else 1
     selections = _selections(batch, rounds)
     moves = [_FAR[number % 2] for number in range(len(selections))]
-    target = not isinstance(tape.owner, Trace)
-    if target or any(op.derived for op in tape.reached):  # a comparison may decide, which only other sizes turn
-        moves += [_FARTHEST[number % 2] for number in range(len(selections))]
-        selections *= 2
+    if farther or any(op.derived for op in tape.reached):
+        selections += [*selections, everyone, everyone]  # all at once: each alone may be enough for `any`
+        moves += [_FARTHEST[number % 2] for number in range(len(moves) + 2)]
     moves += _LESS_FAR
     mixing: list[int] = []
     complete = False
@@ -604,7 +608,7 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
     features = sum(t.numel() for t in tensors_in(trace.output)) // trace.batch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a target that takes no other output says so nowhere else
-        _compare_moved(first, moved, True, trace.batch, features)
+        _compare_moved(first, moved, True, trace.batch, features, farther=True)
     if seen[0] is not None:
         if len(_targets) > MOST_CONSTANTS:
             _targets.clear()
