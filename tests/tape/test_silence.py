@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp.errors import TraceError, UnsupportedOperation
+from plrp.tape import verification
 from plrp.tape.recognition import is_nonnegative
 from plrp.tape.verification import STAYED, _close
 
@@ -461,6 +463,7 @@ def test_a_pass_that_reads_other_constants_is_looked_at_again(name: str) -> None
 
 
 def test_a_target_that_reads_other_constants_is_looked_at_again() -> None:
+    torch.manual_seed(0)  # with some outputs above 5
     layer, x = nn.Linear(6, 3).eval(), torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
     def target(output: Tensor) -> Tensor:
@@ -672,6 +675,88 @@ def test_targets_are_looked_at_too(name: str) -> None:
             plrp.explain(net, x, target=TARGETS[name], composite="epsilon")
     with pytest.raises(UnsupportedOperation, match=r"not on the tape|mixes the samples"):
         plrp.trace(net, x).explain(target=TARGETS[name], composite="epsilon")
+
+
+def chosen_by(offset: int) -> Callable[[Tensor], Tensor]:
+    """The first output where another sample's second one is large, else the third: with an offset of 0, its own."""
+
+    def target(output: Tensor) -> Tensor:
+        row = (torch.arange(len(output)) - offset) % len(output)
+        return torch.where(output.index_select(0, row)[:, 1] > 0, output[:, 0], output[:, 2])
+
+    return target
+
+
+class Offset:
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def target(self, output: Tensor) -> Tensor:
+        return chosen_by(self.offset)(output)
+
+
+def with_default(offset: int) -> Callable[[Tensor], Tensor]:
+    def target(output: Tensor, chosen: Callable[[Tensor], Tensor] = chosen_by(offset)) -> Tensor:  # noqa: B008
+        return chosen(output)
+
+    return target
+
+
+FACTORIES: dict[str, Callable[[int], Callable[[Tensor], Tensor]]] = {
+    "a closure": chosen_by,
+    "a default": with_default,
+    "a partial function": lambda offset: functools.partial(lambda output, by: chosen_by(by)(output), by=offset),
+    "a method": lambda offset: Offset(offset).target,
+    "a tensor": lambda offset: functools.partial(lambda by, output: chosen_by(int(by))(output), torch.tensor(offset)),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_targets_of_one_factory_are_looked_at_each(name: str) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(4, 6)
+    assert plrp.explain(net, x, target=FACTORIES[name](0), composite="epsilon").closing().max() < 1e-6
+    with pytest.raises(UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(net, x, target=FACTORIES[name](1), composite="epsilon")
+
+
+OFFSET = 0
+
+
+def test_a_number_beside_a_target_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A global one does, as in a notebook. A function may hold itself, and names without a value."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(6, 3).eval(), torch.randn(4, 6)
+
+    def itself(output: Tensor, times: int = 0) -> Tensor:
+        return chosen_by(OFFSET)(output) if times else itself(output, 1)
+
+    def without_value(output: Tensor) -> Tensor:
+        return chosen_by(OFFSET)(output) if len(output) else later
+
+    for target in (lambda output: chosen_by(OFFSET)(output), itself, without_value):
+        monkeypatch.setitem(globals(), "OFFSET", 0)
+        assert plrp.explain(layer, x, target=target).closing().max() < 1e-6
+        monkeypatch.setitem(globals(), "OFFSET", 1)
+        with pytest.raises(UnsupportedOperation, match="mixes the samples"):
+            plrp.explain(layer, x, target=target)
+    if len(x) > 4:
+        later = x
+
+
+def test_a_target_is_looked_at_once_while_it_holds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    compare = verification._compare_moved
+    monkeypatch.setattr(verification, "_compare_moved", lambda *a, **k: [looks.append(1), compare(*a, **k)][1])
+
+    def weighted(weight: Any) -> Callable[[Tensor], Tensor]:
+        return lambda output: (output * weight)[:, 0]
+
+    trace = plrp.trace(nn.Linear(6, 3).eval(), torch.randn(4, 6))
+    looks.clear()
+    for weight in (0.5, 0.5, torch.ones(3), torch.ones(3), 0.25, 0.5):
+        trace.explain(target=weighted(weight))
+    assert len(looks) == 3
 
 
 def test_ordinary_targets_pass() -> None:

@@ -50,16 +50,16 @@ def constants_read(ops: Sequence[Op], batch: int) -> Iterator[Constant]:
     for position, op in enumerate(ops):
         for number, data in enumerate(constants_of(op)):
             if not isinstance(data, Tensor):
-                digests = [hash(repr(data))]
+                hashes = [hash(repr(data))]
             elif op.fresh and (op.derived or not op.is_layer) and data.layout is torch.strided:
                 memory = data.data_ptr(), data.dtype, data.shape, data.stride()
-                digests = known[memory] = known.get(memory) or _digests(data, batch)
+                hashes = known[memory] = known.get(memory) or digests(data, batch)
             else:
                 continue
-            yield Constant(op, number, data, hash((position, number)), digests, batch)
+            yield Constant(op, number, data, hash((position, number)), hashes, batch)
 
 
-def _digests(data: Tensor, batch: int) -> list[int]:
+def digests(data: Tensor, batch: int) -> list[int]:
     """Hashes of a tensor's content, one per sample where its first axis is the batch.
 
     If it holds one number alone, it is known by this number, whatever its shape.

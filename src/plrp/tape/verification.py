@@ -15,6 +15,8 @@ import functools
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .constants import constants_of, constants_read
+from .constants import constants_of, constants_read, digests
 from .locating import MIXES
 from .operations import spelled
 from .own_rules import refuse_unused, rules_for, rules_in_force
@@ -40,6 +42,9 @@ FAR_ABOVE = 1e3  # times the median, and an entry is not ordinary
 MASK = -1e4  # a summand this negative is a mask
 NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
 MOST_CONSTANTS = 1 << 16  # that are remembered of a way through a model
+DEEPEST = (
+    8  # functions in functions that a target holds; beyond, and where one holds itself, it is looked at every time
+)
 FEW, MORE = 512, 2  # with at most 512 features all may agree by chance: twice as many passes
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
@@ -58,7 +63,7 @@ Ways = dict[int, Look]  # the verified ways through a model for inputs of one sh
 
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
 _verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
-_targets: set[Any] = set()  # verified targets: code, operations, shapes and constants
+_targets: set[Any] = set()  # verified targets: functions by content, operations, shapes and constants
 
 
 def trace(
@@ -467,7 +472,11 @@ def _compare(
         if not _same_shape(op, other):
             continue
         for number, (a, b) in enumerate(zip(constants_of(op), constants_of(other), strict=False)):
-            if not _unchanged(op, other, a, b) and _is_number(op, a) and not _excused(op, number, a, b, places[id(op)], nearby):
+            if (
+                not _unchanged(op, other, a, b)
+                and _is_number(op, a)
+                and not _excused(op, number, a, b, places[id(op)], nearby)
+            ):
                 raise UnsupportedOperation(
                     f"`{spelled(op.function)}` ('{op.name}') reads a number that depends on the input but is not on "
                     "the tape, so its relevance would be lost: it comes from comparisons or integers, or from a "
@@ -595,8 +604,9 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
         return
     shapes = tuple((t.shape, t.dtype) for t in tensors_in(trace.output))
     read = frozenset(key for constant in constants_read(ops, trace.batch) for key in constant.keys)
-    seen = getattr(function, "__code__", None), _way(ops), shapes, read
-    if seen in _targets:
+    content = _content(target)
+    seen = content, tuple(op.kind for op in ops), shapes, read
+    if content is not None and seen in _targets:
         return
     first = _target_tape(trace, target, None)
     if first is None:
@@ -609,10 +619,31 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a target that takes no other output says so nowhere else
         _compare_moved(first, moved, True, trace.batch, features, farther=True)
-    if seen[0] is not None:
+    if content is not None:
         if len(_targets) > MOST_CONSTANTS:
             _targets.clear()
         _targets.add(seen)
+
+
+def _content(item: Any, depth: int = 0) -> Any:
+    """A key for a function and all that it reads: closure, defaults, arguments, global numbers; None: not known."""
+    if isinstance(item, Number | str | bytes | type | None):
+        return type(item), item
+    if isinstance(item, Tensor) and item.layout is torch.strided:
+        return item.shape, item.dtype, *digests(item, 1)
+    if isinstance(item, FunctionType):
+        cells = [cell.cell_contents for cell in item.__closure__ or () if cell != CellType()]  # but empty ones
+        names = [item.__globals__.get(name) for name in item.__code__.co_names]
+        numbers = [one for one in names if isinstance(one, Number)]
+        held: Any = cells, numbers, item.__defaults__, item.__kwdefaults__
+    elif isinstance(item, functools.partial):
+        held = item.func, item.args, item.keywords
+    else:
+        held = tuple(item.items()) if isinstance(item, dict) else item
+    if not isinstance(held, list | tuple) or depth > DEEPEST:
+        return None
+    parts = [_content(part, depth + 1) for part in held]
+    return None if None in parts else (type(item), getattr(item, "__code__", None), *parts)
 
 
 def _target_tape(
