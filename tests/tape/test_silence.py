@@ -542,6 +542,34 @@ def test_the_whole_batch_is_looked_at_where_a_constant_may_come_from_the_input(n
     assert (sizes.count(5) == 1) == of_nothing
 
 
+def padded(h: Tensor) -> Tensor:
+    """Nothing passes where an entry is large, as padding in attention."""
+    return torch.relu(h + torch.where(h > 1, -1e9, 0.0))
+
+
+def padded_by_the_fourth(h: Tensor) -> Tensor:
+    return torch.relu(h + torch.where(h[min(3, len(h) - 1)] > 0, -1e9, 0.0))
+
+
+def test_a_mask_costs_a_few_passes_of_the_whole_batch_once() -> None:
+    sizes: list[int] = []
+
+    def noted(h: Tensor) -> Tensor:
+        sizes.append(len(h))
+        return padded(h)
+
+    net, x = Passes(noted).eval(), 3 * torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+    plrp.explain(net, x[:32], target=0)
+    assert sizes.count(32) == 6  # the pass, recorded again, alone, one half of the samples moved, the other, the pass
+    assert sum(sizes) < 220
+    for batch in (32, 16, 5):  # no larger one
+        sizes.clear()
+        plrp.explain(net, x[32 : 32 + batch], target=0)
+        assert sizes == [batch]
+    with pytest.raises(UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(Passes(padded_by_the_fourth).eval(), x[:32], target=0)
+
+
 def test_samples_with_new_constants_are_looked_at_without_the_others() -> None:
     sizes: list[int] = []
 

@@ -116,10 +116,11 @@ def record_verified(
     ways = verify(model, inputs, samples=samples, always=always)
     trace = record(model, inputs, frugal=frugal, samples=samples)
     for last in (False, True):
-        chosen = _unseen(trace, ways)
+        chosen, numbers = _samples_to_check(trace, ways)
         if not chosen:
             break
-        ways.update(verify(model, inputs, samples=samples, chosen=range(trace.batch) if last else chosen))
+        chosen = list(range(trace.batch)) if last else chosen
+        ways.update(verify(model, inputs, samples=samples, chosen=chosen, farther=numbers))
         trace = record(model, inputs, frugal=frugal, samples=samples)
     look = ways.get(_way(trace.ops))
     for position in look.mixing if look is not None else ():
@@ -134,10 +135,12 @@ def verify(
     samples: int | None = 0,
     always: bool = False,
     chosen: Sequence[int] = (),
+    farther: bool = False,
 ) -> Ways:
     """Refuse a model if the tape misses a step of it; once per model, shape and own rules, unless `always`.
 
-    Two samples are enough to see that one depends on another, in most models; or the `chosen` ones are looked at.
+    Two samples are enough to see that one depends on another, in most models; or the `chosen` ones are looked at, and
+    moved `farther` where they read other numbers than the samples before.
     """
     shapes = tuple(_form(x, samples) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
@@ -152,7 +155,7 @@ def verify(
             first = record(model, tuple(few), samples=samples, summing=True)
         except Exception:  # a model made for one size of batch, or one that fails on any
             few, first = given, record(model, tuple(given), samples=samples, summing=True)
-        mixing = _look_twice(model, few, first, farther=bool(chosen))
+        mixing = _look_twice(model, few, first, farther)
         look = ways.setdefault(_way(first.ops), Look(set(), set(), set()))
         if len(look.constants) > MOST_CONSTANTS:
             look.constants.clear()
@@ -164,31 +167,32 @@ def verify(
     return ways
 
 
-def _unseen(trace: Trace, ways: Ways) -> list[int]:
-    """The samples that have to be looked at, since no pass like theirs was.
+def _samples_to_check(trace: Trace, ways: Ways) -> tuple[list[int], bool]:
+    """The samples that have to be looked at, since no pass like theirs was, and whether they read other numbers.
 
-    All of them on a new way through the model, and where the model may read samples by their numbers: if samples are
+    All of them on a new way through the model, and where the model may read samples by their positions: if samples are
     mixed, in a gate say, or a constant is no tensor of the model. Else those that read constants not seen before.
     """
     look, everyone = ways.get(_way(trace.ops)), list(range(trace.batch))
     if look is None:
-        return everyone
+        return everyone, True
     reads = functools.cache(lambda: set(map(id, trace.reached("half"))))
-    by_number = _mixes(trace.ops) or any(op.derived and id(op) in reads() for op in trace.ops)
-    if by_number and trace.batch not in look.batches:
-        return everyone
+    by_position = _mixes(trace.ops) or any(op.derived and id(op) in reads() for op in trace.ops)
+    if by_position and trace.batch > max(look.batches):
+        return everyone, False
     chosen: set[int] = set()
     for constant in constants_read(trace.ops, trace.batch):
         new = [sample for sample, key in enumerate(constant.keys) if key not in look.constants]
         if not new or id(constant.op) not in reads() or not _is_number(constant.op, constant.data):
             continue
-        values = constant.values
-        if (values and values <= look.constants) or _excused(*constant[:3], constant.data, 0, lambda: None):
+        if _excused(*constant[:3], constant.data, 0, lambda: None):
+            continue
+        if (values := constant.values) and values <= look.constants:
             continue
         if len(constant.keys) < trace.batch:
-            return everyone
+            return everyone, True
         chosen.update(new)
-    return sorted({*chosen, 0 if chosen != {0} else everyone[-1]}) if chosen else []  # no sample alone
+    return sorted({*chosen, 0 if chosen != {0} else everyone[-1]}) if chosen else [], True  # no sample alone
 
 
 def _form(x: Any, samples: int | None) -> Any:
@@ -262,10 +266,7 @@ class Tape(NamedTuple):
 def _compare_moved(
     tape: Tape, moved: Moved, asked: bool, batch: int, features: int, farther: bool = False
 ) -> list[int]:
-    """Compare the tape with tapes of moved inputs: moved far, and where these take another way, less far.
-
-    `farther`: also with inputs of other sizes, which alone turn a comparison.
-    """
+    """Compare the tape with tapes of moved inputs: moved far, and where these take another way, less far."""
     everyone = list(range(batch))
 
     @functools.cache
@@ -273,13 +274,7 @@ def _compare_moved(
         near = moved(functools.partial(_shifted, size=NEARBY), 1, everyone)
         return near if near is not None and _same_shapes(tape, near) else None
 
-    rounds = MORE if features <= FEW else 1
-    rounds *= MORE if _mixes(tape.ops) else 1
-    selections = _selections(batch, rounds)
-    moves = [_FAR[number % 2] for number in range(len(selections))]
-    if farther or any(op.derived for op in tape.reached):
-        selections += [*selections, everyone, everyone]  # all at once: each alone may be enough for `any`
-        moves += [_FARTHEST[number % 2] for number in range(len(moves) + 2)]
+    selections, moves = _plan(tape, batch, features, farther)
     moves += _LESS_FAR
     mixing: list[int] = []
     complete = False
@@ -306,6 +301,26 @@ def _compare_moved(
 
 
 # --- other inputs -----------------------------------------------------------------------------------------------------
+
+
+def _plan(tape: Tape, batch: int, features: int, farther: bool) -> tuple[list[list[int]], list[Move]]:
+    """The samples that are moved in one pass after the other, and how.
+
+    `farther`: to other sizes too, which alone turn a comparison; so it is where a number may come from the input.
+    Where constants that may do so are additive masks alone, one half of a batch is moved, then the other.
+    """
+    mixes, derived = _mixes(tape.ops), [op for op in tape.reached if op.derived]
+    farther = farther or any(map(_reads_derived, derived))
+    masks = bool(derived) and all(op.operation.adds for op in derived)
+    rounds = (MORE if features <= FEW else 1) * (MORE if mixes else 1)
+    selections = _selections(batch, rounds)
+    if batch > 2 and masks and not farther and not mixes:
+        selections = selections[:2]
+    moves = [_FAR[number % 2] for number in range(len(selections))]
+    if farther:
+        selections += [*selections, [*range(batch)], [*range(batch)]]  # all at once: each alone may be enough for `any`
+        moves += [_FARTHEST[number % 2] for number in range(len(moves) + 2)]
+    return selections, moves
 
 
 def _selections(batch: int, rounds: int) -> list[list[int]]:
@@ -543,6 +558,17 @@ def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callabl
         return False
     other = near.ops[position]
     return _unchanged(op, other, a, list(constants_of(other))[number])
+
+
+def _reads_derived(op: Op) -> bool:
+    """Whether an operation reads numbers that may come from the input: not an index, a condition or a mask."""
+    if not op.derived:
+        return False
+    for number, constant in enumerate(constants_of(op)):
+        mask = isinstance(constant, Tensor) and (not op.operation.adds or bool((constant <= MASK).any()))
+        if _is_number(op, constant) and not (mask and _excused(op, number, constant, constant, 0, lambda: None)):
+            return True  # a summand of zeros alone may be a count
+    return False
 
 
 def _masks(a: Any, b: Any, other: int) -> bool:
