@@ -837,6 +837,35 @@ def test_a_model_that_changes_from_call_to_call_is_refused() -> None:
         plrp.explain(Counting().eval(), torch.randn(2, 6))
 
 
+class Unsteady(nn.Module):
+    """Reads a number that differs from call to call, too little for its output."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind, self.calls = nn.Linear(6, 3), kind, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        number = torch.rand(3) if self.kind == "random" else torch.full((3,), float(self.calls))
+        return self.layer(x) + (1e-6 * number if self.kind != "a Python number" else 1e-6 * self.calls)
+
+
+@pytest.mark.parametrize("kind", ["random", "a counter", "a Python number"])
+@pytest.mark.parametrize("samples", [0, None])
+def test_a_number_that_differs_from_pass_to_pass_is_called_so(kind: str, samples: int | None) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedOperation, match="differs from pass to pass for the same input"):
+        plrp.trace(Unsteady(kind).eval(), torch.randn(2, 6), samples=samples)
+
+
+def test_a_pooling_that_draws_its_places_is_called_random() -> None:
+    torch.manual_seed(0)
+    pooling = nn.FractionalMaxPool2d(2, output_size=8)  # of 16: each place is the only one, whatever is drawn
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), pooling, nn.Flatten(), nn.Linear(128, 2)).eval()
+    with pytest.raises(UnsupportedOperation, match="differs from pass to pass for the same input: it is random"):
+        plrp.explain(net, torch.randn(2, 1, 16, 16))
+
+
 def test_a_model_is_looked_at_twice_once_per_shape() -> None:
     calls: list[int] = []
 

@@ -48,6 +48,7 @@ DEEPEST = (
 FEW, MORE = 512, 2  # with at most 512 features all may agree by chance: twice as many passes
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
+Nearby = Callable[[float], "Tape | None"]  # the pass with all samples moved a little; 0: with the same input again
 Moved = Callable[[Move, int, Sequence[int]], "Tape | None"]  # the pass with these samples moved for the nth time
 
 
@@ -185,7 +186,7 @@ def _samples_to_check(trace: Trace, ways: Ways) -> tuple[list[int], bool]:
         new = [sample for sample, key in enumerate(constant.keys) if key not in look.constants]
         if not new or id(constant.op) not in reads() or not _is_number(constant.op, constant.data):
             continue
-        if _excused(*constant[:3], constant.data, 0, lambda: None):
+        if _excused(*constant[:3], constant.data, 0, lambda _: None):
             continue
         if (values := constant.values) and values <= look.constants:
             continue
@@ -270,8 +271,8 @@ def _compare_moved(
     everyone = list(range(batch))
 
     @functools.cache
-    def nearby() -> Tape | None:
-        near = moved(functools.partial(_shifted, size=NEARBY), 1, everyone)
+    def nearby(size: float) -> Tape | None:
+        near = moved(functools.partial(_shifted, size=size), 1, everyone if size else [])
         return near if near is not None and _same_shapes(tape, near) else None
 
     selections, moves = _plan(tape, batch, features, farther)
@@ -345,7 +346,7 @@ def _moved(
     inputs = []
     for x in given:
         changed = x.detach().clone()
-        for place in [...] if samples is None else chosen:
+        for place in [...][: len(chosen)] if samples is None else chosen:
             sample = changed[place]
             changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
         inputs.append(changed)
@@ -471,9 +472,18 @@ def _compare_results(first: Tape, second: Tape, stayed: Sequence[int], batch: in
             )
 
 
-def _compare(
-    first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked: bool, stayed: Sequence[int]
-) -> list[int]:
+_HIDDEN = (
+    "depends on the input but is not on the tape, so its relevance would be lost: it comes from comparisons or "
+    "integers, or from a function that hides what it does (scripted, compiled, numpy, another thread). Compute it with "
+    "torch functions on floating-point tensors."
+)
+_UNSTEADY = (
+    "differs from pass to pass for the same input: it is random, or the model keeps state between calls. Set the seed "
+    "in the model's forward, or keep the number as it is while you explain."
+)
+
+
+def _compare(first: Tape, second: Tape, nearby: Nearby, asked: bool, stayed: Sequence[int]) -> list[int]:
     """Refuse a difference between two passes that is not on the tape, or that is in a sample that stayed.
 
     A factor may differ far off: as a gate it takes no relevance, if it stays the same nearby. Returns the positions of
@@ -492,11 +502,9 @@ def _compare(
                 and _is_number(op, a)
                 and not _excused(op, number, a, b, places[id(op)], nearby)
             ):
+                again = _same_nearby(op, number, a, places[id(op)], nearby(0.0))
                 raise UnsupportedOperation(
-                    f"`{spelled(op.function)}` ('{op.name}') reads a number that depends on the input but is not on "
-                    "the tape, so its relevance would be lost: it comes from comparisons or integers, or from a "
-                    "function that hides what it does (scripted, compiled, numpy, another thread). Compute it with "
-                    "torch functions on floating-point tensors."
+                    f"`{spelled(op.function)}` ('{op.name}') reads a number that " + (_HIDDEN if again else _UNSTEADY)
                 )
         for a, b in zip(op.outputs, other.outputs, strict=True) if stayed else ():
             if _stayed(a, b, stayed):
@@ -543,7 +551,7 @@ def _is_number(op: Op, constant: Any) -> bool:
     return True
 
 
-def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callable[[], Tape | None]) -> bool:
+def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Nearby) -> bool:
     """Whether a constant may differ: an additive mask, or a factor that is a mask, or that stays the same nearby."""
     if op.operation.adds:
         return _masks(a, b, 0) and torch.bool not in (a.dtype, b.dtype)
@@ -553,11 +561,13 @@ def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callabl
         return False
     if _masks(a, b, 1):
         return True
-    near = nearby() if op.operation.multiplies else None
-    if near is None:
-        return False
-    other = near.ops[position]
-    return _unchanged(op, other, a, list(constants_of(other))[number])
+    near = nearby(NEARBY) if op.operation.multiplies else None
+    return near is not None and _same_nearby(op, number, a, position, near)
+
+
+def _same_nearby(op: Op, number: int, constant: Any, position: int, near: Tape | None) -> bool:
+    """Whether a constant, the `number`th of an operation, is the same in a pass nearby; also where there is none."""
+    return near is None or _unchanged(op, near.ops[position], constant, [*constants_of(near.ops[position])][number])
 
 
 def _reads_derived(op: Op) -> bool:
@@ -566,7 +576,7 @@ def _reads_derived(op: Op) -> bool:
         return False
     for number, constant in enumerate(constants_of(op)):
         mask = isinstance(constant, Tensor) and (not op.operation.adds or bool((constant <= MASK).any()))
-        if _is_number(op, constant) and not (mask and _excused(op, number, constant, constant, 0, lambda: None)):
+        if _is_number(op, constant) and not (mask and _excused(op, number, constant, constant, 0, lambda _: None)):
             return True  # a summand of zeros alone may be a count
     return False
 
