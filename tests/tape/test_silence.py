@@ -513,7 +513,7 @@ def test_a_pass_that_reads_the_same_constants_is_not_looked_at_again(name: str) 
     assert net.passes == 16
 
 
-MADE: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {  # and whether nothing of the input is in it
+INDEPENDENT: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {  # and whether nothing of the input is in it
     "a parameter": (lambda h: h, True),
     "a mask": (lambda h: h + torch.ones(6, 6).tril()[2].log().clamp(-100), True),
     "a buffer that is written into": (lambda h: h + with_a_hundred(h.new_zeros(6)), True),
@@ -529,17 +529,17 @@ def with_a_hundred(room: Tensor) -> Tensor:
     return room
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", INDEPENDENT)
 def test_the_whole_batch_is_looked_at_where_a_constant_may_come_from_the_input(name: str) -> None:
     sizes: list[int] = []
-    step, of_nothing = MADE[name]
+    step, independent = INDEPENDENT[name]
 
     def noted(h: Tensor) -> Tensor:
         sizes.append(len(h))
         return step(h)
 
     plrp.explain(Passes(noted).eval(), torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), target=0)
-    assert (sizes.count(5) == 1) == of_nothing
+    assert (sizes.count(5) == 1) == independent
 
 
 def padded(h: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Recorder(TorchFunctionMode):
         self.anchored: list[Any] = []  # tensors that must outlive the pass, since they are known by their ids
         self.lock = threading.Lock()
         self._numbers_declared = False  # whether a constant by a user's rule was taken out as a Python number
-        self._numbers_derived = False  # whether a Python number was taken out of a tensor that may come from the input
+        self._numbers_suspect = False  # whether a Python number was taken out of a tensor that may come from the input
 
     def __enter__(self) -> Recorder:
         rules = rules_in_force()
@@ -125,9 +125,9 @@ class Recorder(TorchFunctionMode):
         results = gathered(result)
         self.live.note(results)
         if results or function is Tensor.__setitem__ or function in NUMBERS_OUT:
-            of_nothing = all(map(self.live.made, filter(self._alien, tensors)))
-            self._numbers_derived |= function in NUMBERS_OUT and not of_nothing
-            self.live.mark_made([*results, *tensors[:1]], of_nothing and not self._numbers_derived)
+            independent = all(map(self.live.independent, filter(self._alien, tensors)))
+            self._numbers_suspect |= function in NUMBERS_OUT and not independent
+            self.live.mark_independent([*results, *tensors[:1]], independent and not self._numbers_suspect)
         if self.live.declared(tensors):
             self.live.declare(results)
         return result
@@ -135,7 +135,7 @@ class Recorder(TorchFunctionMode):
     def _leave(self, call: Call) -> Any:
         """Run a function that returns a Python number or array; refused where a relevance would be lost by it."""
         name = spelled(call.function)
-        self._numbers_derived |= call.operation.family is not Family.CONSTANT
+        self._numbers_suspect |= call.operation.family is not Family.CONSTANT
         if call.operation.family is Family.CONSTANT:
             self._numbers_declared = True
         elif call.values[0].dtype.is_floating_point:
@@ -173,13 +173,13 @@ class Recorder(TorchFunctionMode):
                 if value is not None:
                     self.live.know(tensor, value)
         if unknown and not outputs:
-            self._numbers_derived |= call.function in NUMBERS_OUT
+            self._numbers_suspect |= call.function in NUMBERS_OUT
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
-        nothing = bool(outputs) and not outputs[0].numel() and _nothing(outputs, call.values)
+        empty = bool(outputs) and not outputs[0].numel() and _leaves_no_row(outputs, call.values)
         like = call.operation.traits.like and constant
-        if nothing or like or not call.values or call.operation.family is Family.CONSTANT:
+        if empty or like or not call.values or call.operation.family is Family.CONSTANT:
             self.live.note(outputs)
-            self.live.mark_made(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
+            self.live.mark_independent(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
             if call.operation.registered:
                 self.live.declare(outputs)
             return None
@@ -207,7 +207,7 @@ class Recorder(TorchFunctionMode):
             outputs=[],
             rule=operation.rule,
             fresh=bool(alien),
-            derived=self._numbers_derived or not all(map(self.live.made, alien)),
+            suspect=self._numbers_suspect or not all(map(self.live.independent, alien)),
             declared=declared,
         )
         if self.summing:
@@ -289,7 +289,7 @@ class Recorder(TorchFunctionMode):
         return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
 
 
-def _nothing(outputs: list[Tensor], values: list[Value]) -> bool:
+def _leaves_no_row(outputs: list[Tensor], values: list[Value]) -> bool:
     """Whether no row is left of values, as for an expert that nobody was sent to: a constant."""
     return not any(t.dim() == 0 or len(t) for t in outputs) and any(v.shape.numel() for v in values)
 

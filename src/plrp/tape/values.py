@@ -105,7 +105,7 @@ class Op:
     reason: str = ""  # why no rule is known
     mixes: bool = False  # whether the reason is that samples of the batch are mixed or taken apart
     fresh: bool = False  # whether it reads a tensor that is neither the input's nor the model's
-    derived: bool = False  # whether such a tensor, or a Python number, may come from the input in a hidden way
+    suspect: bool = False  # whether such a tensor, or a Python number, may come from the input in a hidden way
     declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
     sums: dict[int, Tensor] = field(default_factory=dict)  # bit sums of its constants as it read them, by address
     winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner, see `seam.py`

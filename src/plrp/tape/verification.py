@@ -2,10 +2,10 @@
 
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
 constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more: for each
-shape of its inputs, for each way through it, and where a pass reads constants that no other did (`_unseen`). Once it
-runs without the recorder: its output must be the same. Then it is recorded with other samples in place of some
-(`_selections`): constants of the tape must not change, nor any number of the samples that stayed. And at the end of a
-pass every recorded tensor must be as it was recorded.
+shape of its inputs, for each way through it, and where a pass reads constants that no other did (`_samples_to_check`).
+Once it runs without the recorder: its output must be the same. Then it is recorded with other samples in place of some
+(`_plan`): constants of the tape must not change, nor any number of the samples that stayed. And at the end of a pass
+every recorded tensor must be as it was recorded.
 A target that is a function is checked in the same way, as a model of the output.
 """
 
@@ -178,7 +178,7 @@ def _samples_to_check(trace: Trace, ways: Ways) -> tuple[list[int], bool]:
     if look is None:
         return everyone, True
     reads = functools.cache(lambda: set(map(id, trace.reached("half"))))
-    by_position = _mixes(trace.ops) or any(op.derived and id(op) in reads() for op in trace.ops)
+    by_position = _mixes(trace.ops) or any(op.suspect and id(op) in reads() for op in trace.ops)
     if by_position and trace.batch > max(look.batches):
         return everyone, False
     chosen: set[int] = set()
@@ -310,9 +310,9 @@ def _plan(tape: Tape, batch: int, features: int, farther: bool) -> tuple[list[li
     `farther`: to other sizes too, which alone turn a comparison; so it is where a number may come from the input.
     Where constants that may do so are additive masks alone, one half of a batch is moved, then the other.
     """
-    mixes, derived = _mixes(tape.ops), [op for op in tape.reached if op.derived]
-    farther = farther or any(map(_reads_derived, derived))
-    masks = bool(derived) and all(op.operation.adds for op in derived)
+    mixes, suspects = _mixes(tape.ops), [op for op in tape.reached if op.suspect]
+    farther = farther or any(map(_reads_suspect_number, suspects))
+    masks = bool(suspects) and all(op.operation.adds for op in suspects)
     rounds = (MORE if features <= FEW else 1) * (MORE if mixes else 1)
     selections = _selections(batch, rounds)
     if batch > 2 and masks and not farther and not mixes:
@@ -507,7 +507,7 @@ def _compare(first: Tape, second: Tape, nearby: Nearby, asked: bool, stayed: Seq
                     f"`{spelled(op.function)}` ('{op.name}') reads a number that " + (_HIDDEN if again else _UNSTEADY)
                 )
         for a, b in zip(op.outputs, other.outputs, strict=True) if stayed else ():
-            if _stayed(a, b, stayed):
+            if _agree_on(a, b, stayed):
                 continue
             if not all(any(id(v) in mixed for v in op.receivers(products)) for products in PRODUCTS):
                 if asked:
@@ -570,9 +570,9 @@ def _same_nearby(op: Op, number: int, constant: Any, position: int, near: Tape |
     return near is None or _unchanged(op, near.ops[position], constant, [*constants_of(near.ops[position])][number])
 
 
-def _reads_derived(op: Op) -> bool:
+def _reads_suspect_number(op: Op) -> bool:
     """Whether an operation reads numbers that may come from the input: not an index, a condition or a mask."""
-    if not op.derived:
+    if not op.suspect:
         return False
     for number, constant in enumerate(constants_of(op)):
         mask = isinstance(constant, Tensor) and (not op.operation.adds or bool((constant <= MASK).any()))
@@ -586,7 +586,7 @@ def _masks(a: Any, b: Any, other: int) -> bool:
     return all(isinstance(c, Tensor) and bool(((c == 0) | (c == other) | (c <= MASK)).all()) for c in (a, b))
 
 
-def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
+def _agree_on(a: Value, b: Value, samples: Sequence[int]) -> bool:
     """Whether two passes have the same numbers for these samples."""
     if a.samples.batch < 2 or not a.shape.numel():
         return True
