@@ -14,12 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .live_tensors import LayerNames, LiveTensors, snapshot
+from .live_tensors import LayerNames, LiveTensors, probe, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
 from .operations import (
     LEAVES,
     LOOKS,
+    NUMBERS_OUT,
     READS_AT,
     SHAPE_ALONE,
     WRITES_AT,
@@ -32,7 +33,7 @@ from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
 from .seam import run_noting_winners
-from .values import Call, Op, Value, carries, gathered, replaced
+from .values import Call, Op, Value, bit_sums, carries, gathered, replaced
 from .written_out import with_draws, written_out
 
 Refusal = tuple[str, str, str]  # the operation, the layer before it, the sentence
@@ -43,8 +44,8 @@ class Recorder(TorchFunctionMode):
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
     rule that wants them has them recomputed. `refused`: a list that collects refusals, so that the recording goes on;
-    None: the first refusal is raised. `summing`: the sums of every tensor are noted, which show a later change of its
-    memory.
+    None: the first refusal is raised. `summing`: the bit sums of every tensor are noted, which show a later change of
+    its memory.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Recorder(TorchFunctionMode):
         self.anchored: list[Any] = []  # tensors that must outlive the pass, since they are known by their ids
         self.lock = threading.Lock()
         self._numbers_declared = False  # whether a constant by a user's rule was taken out as a Python number
+        self._numbers_suspect = False  # whether a Python number was taken out of a tensor that may come from the input
 
     def __enter__(self) -> Recorder:
         rules = rules_in_force()
@@ -137,10 +139,10 @@ class Recorder(TorchFunctionMode):
         self.names.inherit(tensors, result)
         results = gathered(result)
         self.live.note(results)
-        if results or function is Tensor.__setitem__:
-            sources = [t for t in tensors if id(t) not in self.names.own]
-            of_nothing = all(self.live.made(t) or self.live.of_model(t) for t in sources)
-            self.live.mark_made([*results, *tensors[:1]], of_nothing)
+        if results or function is Tensor.__setitem__ or function in NUMBERS_OUT:
+            independent = all(map(self.live.independent, filter(self._alien, tensors)))
+            self._numbers_suspect |= function in NUMBERS_OUT and not independent
+            self.live.mark_independent([*results, *tensors[:1]], independent and not self._numbers_suspect)
         if self.live.declared(tensors):
             self.live.declare(results)
         return result
@@ -148,6 +150,7 @@ class Recorder(TorchFunctionMode):
     def _leave(self, call: Call) -> Any:
         """Run a function that returns a Python number or array; refused where a relevance would be lost by it."""
         name = spelled(call.function)
+        self._numbers_suspect |= call.operation.family is not Family.CONSTANT
         if call.operation.family is Family.CONSTANT:
             self._numbers_declared = True
         elif call.values[0].dtype.is_floating_point:
@@ -190,12 +193,13 @@ class Recorder(TorchFunctionMode):
                 if value is not None:
                     self.live.know(tensor, value)
         if unknown and not outputs:
+            self._numbers_suspect |= call.function in NUMBERS_OUT
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
-        nothing = bool(outputs) and not outputs[0].numel() and _nothing(outputs, call.values)
+        empty = bool(outputs) and not outputs[0].numel() and _leaves_no_row(outputs, call.values)
         like = call.operation.traits.like and constant
-        if nothing or like or not call.values or call.operation.family is Family.CONSTANT:
+        if empty or like or not call.values or call.operation.family is Family.CONSTANT:
             self.live.note(outputs)
-            self.live.mark_made(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
+            self.live.mark_independent(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
             if call.operation.registered:
                 self.live.declare(outputs)
             return None
@@ -212,8 +216,7 @@ class Recorder(TorchFunctionMode):
             value = self.live.value(tensor)
             return value if any(value is one for one in inputs) else tensor.detach()
 
-        own = self.names.own
-        alien = [t for t in call.tensors if id(t) not in own and self._alien(t)] if len(call.tensors) > 1 else []
+        alien = list(filter(self._alien, call.tensors)) if len(call.tensors) > 1 else []
         op = Op(
             operation=operation,
             family=operation.family,
@@ -224,9 +227,11 @@ class Recorder(TorchFunctionMode):
             outputs=[],
             rule=operation.rule,
             fresh=bool(alien),
-            derived=bool(alien) and not all(map(self.live.made, alien)),
+            suspect=self._numbers_suspect or not all(map(self.live.independent, alien)),
             declared=declared,
         )
+        if self.summing:
+            op.sums = self._sums_of_constants(call.tensors)
         for tensor in outputs:
             value = Value(snapshot(tensor), inputs[0].samples, op)
             value.sums = value.add_up() if self.summing else None
@@ -254,9 +259,18 @@ class Recorder(TorchFunctionMode):
 
     def _alien(self, tensor: Tensor) -> bool:
         """Whether a tensor is neither the input's nor the model's."""
-        if self.live.value(tensor) is not None or tensor.__class__ is nn.Parameter:
-            return False
-        return not self.live.of_model(tensor)
+        known = id(tensor) in self.names.own or tensor.__class__ is nn.Parameter or self.live.value(tensor) is not None
+        return not known and not self.live.of_model(tensor)
+
+    def _sums_of_constants(self, tensors: list[Tensor]) -> dict[int, Tensor]:
+        """The bit sums of the constants among these tensors, by address; of a parameter, those of some entries."""
+        sums = {}
+        for tensor in tensors:
+            if self.live.value(tensor) is None and tensor.layout is torch.strided:
+                read = bit_sums(probe(tensor) if tensor.__class__ is nn.Parameter else tensor.detach())
+                if read is not None:
+                    sums[tensor.data_ptr()] = read
+        return sums
 
     def _settle(self, op: Op, outputs: list[Tensor]) -> None:
         """Settle where samples lie in an entry's outputs, their sign, and whether a layer lies below."""
@@ -332,7 +346,7 @@ def _written_at(call: Call, live: LiveTensors) -> Call:
     return call._replace(operation=call.operation._replace(replay=written), args=args, kwargs=kwargs, values=values)
 
 
-def _nothing(outputs: list[Tensor], values: list[Value]) -> bool:
+def _leaves_no_row(outputs: list[Tensor], values: list[Value]) -> bool:
     """Whether no row is left of values, as for an expert that nobody was sent to: a constant."""
     return not any(t.dim() == 0 or len(t) for t in outputs) and any(v.shape.numel() for v in values)
 
