@@ -42,6 +42,16 @@ OFFSETS: dict[str, Step] = {
     "hardtanh": lambda z: F.hardtanh(z, 0.25, 2.0),
     "pow 0": lambda z: z.pow(0),
     "powers": lambda z: z.pow(torch.tensor([0.0, 2.0, 1.0, 3.0], dtype=torch.float64)),
+    "σ (1 − σ)": lambda z: z.sigmoid() * (1 - z.sigmoid()),
+    "σ (1 − σ) of one σ": lambda z: (lambda s: s * (1 - s))(z.sigmoid()),
+    "σ²": lambda z: (lambda s: s * s)(z.sigmoid()),
+    "σ · exp": lambda z: z.sigmoid() * (-0.3 * z).exp(),
+    "exp · exp": lambda z: z.exp() * (-2 * z).exp(),
+    "exp / (1 + exp)²": lambda z: (lambda e: e / (1 + e) ** 2)(z.exp()),
+    "exp / (1 + exp), in place": lambda z: (lambda e: e.clone().div_(1 + e))(z.exp()),
+    "by constants": lambda z: (z + BOUNDS).sigmoid() * (z * BOUNDS).cos(),
+    "of a function by hand": lambda z: (lambda s: s * (1 - s) * (1 - 2 * s + 3 * s * s))(z.sigmoid()),
+    "(1 + z) (1 − z)": lambda z: (1 + z) * (1 - z),
 }
 
 
@@ -100,6 +110,7 @@ UNCHANGED: dict[str, Step] = {
     "square": torch.square, "pow": lambda z: z.pow(3), "clamp": lambda z: z.clamp(-1, 1), "hardtanh": F.hardtanh,
     "log1p": lambda z: torch.log1p(z.abs()), "x·σ(x)": lambda z: z * z.sigmoid(), "x·cos(x)": lambda z: z * z.cos(),
     "x·log|x|": lambda z: z * (z.abs() + 1).log(), "x·threshold(x)": lambda z: z * F.threshold(z, 0.1, 2.0),
+    "x·x": lambda z: z * z, "tanh·σ": lambda z: z.tanh() * z.sigmoid(), "softsign": lambda z: z / (1 + z.abs()),
 }  # fmt: skip
 
 
@@ -115,6 +126,41 @@ def test_a_rule_pass_of_the_users_stays_a_plain_pass() -> None:
     for key in (torch.sigmoid, "sigmoid"):
         found = plrp.explain(model, INPUTS, target=0, composite="epsilon", layers=True, rules={key: "pass"})
         assert torch.equal(found.relevance, found.layers["above"])
+
+
+def test_a_users_rule_within_a_product_is_not_passed_over() -> None:
+    model = Above(lambda z: (lambda s: s * (1 - s))(z.sigmoid())).double().eval()
+    for key in (torch.sigmoid, "sigmoid"):
+        rules = {key: lambda r, output, z: r * 0 + 7}
+        found = plrp.explain(model, INPUTS, target=0, composite="epsilon", rules=rules)
+        assert torch.equal(found.relevance, torch.full_like(INPUTS, 7.0))
+
+
+def test_a_gate_after_a_shift_stays_one_and_the_shift_takes_its_share() -> None:
+    """x σ(x) of x = h + c is nn.SiLU there, though it is not 0 where h is."""
+    torch.manual_seed(0)
+    below, above, x = nn.Linear(4, 4).double(), nn.Linear(4, 3).double(), torch.randn(3, 4, dtype=torch.float64)
+    maps = [
+        plrp.explain(lambda x, phi=phi: above(phi(below(x) + BOUNDS)), x, composite="epsilon-plus", target=0).relevance
+        for phi in (F.silu, lambda h: h * h.sigmoid())
+    ]
+    torch.testing.assert_close(*maps)
+
+
+def test_a_product_of_functions_that_is_not_finite_at_zero_is_refused() -> None:
+    """z / (exp z − 1) falls, and the map said that it rises."""
+    with pytest.raises(plrp.UnsupportedOperation, match="not finite at 0"):
+        plrp.explain(Above(lambda z: z / z.expm1()).double().eval(), INPUTS[1:2], composite="epsilon")
+
+
+def test_a_hidden_number_within_a_product_is_noticed() -> None:
+    @torch.jit.script
+    def hidden(z: Tensor) -> Tensor:
+        return z.sum(1, keepdim=True)
+
+    model = Above(lambda z: (lambda s: s * (3 - s))(z.sigmoid() + hidden(z))).double().eval()
+    with pytest.raises(plrp.UnsupportedOperation, match="not on the tape"):
+        plrp.explain(model, INPUTS, target=0, composite="epsilon")
 
 
 REFUSED: dict[str, Step] = {
@@ -187,6 +233,11 @@ SIGNED: dict[str, Step] = {
     "sigmoid of the negative": lambda z: (-z).sigmoid(),
     "logsigmoid": F.logsigmoid,
     "sigmoid of tanh": lambda z: torch.tanh(z).sigmoid(),
+    "σ (1 − σ)": lambda z: (lambda s: s * (1 - s))(z.sigmoid()),
+    "exp · exp": lambda z: z.exp() * (-2 * z).exp(),
+    "exp / (1 + exp)²": lambda z: (lambda e: e / (1 + e) ** 2)(z.exp()),
+    "(1 + σ) (2 − σ)": lambda z: (lambda s: s * (3 - s))(1 + z.sigmoid()),
+    "(1 + z) (1 − z)": lambda z: (1 + z) * (1 - z),
 }
 
 
