@@ -476,7 +476,11 @@ def by_logsumexp(z: Tensor) -> Tensor:
     return (z - z.logsumexp(-1, keepdim=True)).exp()
 
 
-BY_HAND = [by_sum, less_the_maximum, of_one_exponential, by_a_view, by_reciprocal, in_place, by_logsumexp]
+def by_normalize(z: Tensor) -> Tensor:
+    return F.normalize((z - z.amax(-1, keepdim=True)).exp(), p=1, dim=-1)
+
+
+BY_HAND = [by_sum, less_the_maximum, of_one_exponential, by_a_view, by_reciprocal, in_place, by_logsumexp, by_normalize]
 
 
 class Weighing(nn.Module):
@@ -526,7 +530,44 @@ def over_two_axes(z: Tensor) -> Tensor:
     return (e / e.sum((1, 2), keepdim=True)).flatten(1)
 
 
-@pytest.mark.parametrize("softmax", [masked, over_two_axes])
+def of_base_2(z: Tensor) -> Tensor:
+    return torch.exp2(z) / torch.exp2(z).sum(-1, keepdim=True)
+
+
+def scaled(z: Tensor) -> Tensor:
+    return 8 * z.exp() / z.exp().sum(-1, keepdim=True)
+
+
+def by_mean(z: Tensor) -> Tensor:
+    return z.exp() / z.exp().mean(-1, keepdim=True)
+
+
+def of_expm1(z: Tensor) -> Tensor:
+    e = z.expm1() + 1
+    return e / e.sum(-1, keepdim=True)
+
+
+def scaled_and_normalized(z: Tensor) -> Tensor:
+    return F.normalize(8 * z.exp(), p=1, dim=-1)
+
+
+def beside_a_zero(z: Tensor) -> Tensor:
+    return z.exp() / (1 + z.exp().sum(-1, keepdim=True))
+
+
+OTHERS = [masked, over_two_axes, of_base_2, scaled, by_mean, of_expm1, scaled_and_normalized, beside_a_zero]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("softmax", [*BY_HAND, *OTHERS[2:]])
+def test_in_half_precision_none_is_taken_for_another_function(softmax: Step, dtype: torch.dtype) -> None:
+    """Rows of 1000 entries: their sum is one up to rounding alone."""
+    model = nn.Sequential(nn.Linear(5, 1000), Above(softmax, 1000)).to(dtype).eval()
+    with pytest.raises(plrp.UnsupportedOperation, match=r"a softmax (that is neither|written by hand)"):
+        plrp.explain(model, SCORED.to(dtype), composite="epsilon")
+
+
+@pytest.mark.parametrize("softmax", OTHERS)
 def test_other_softmaxes_written_by_hand_are_gates_or_refused(softmax: Step) -> None:
     for use, composite in (("inner", "attnlrp"), ("inner", "epsilon"), ("head", "epsilon")):
         with pytest.raises(plrp.UnsupportedOperation, match="a softmax written by hand"):
@@ -541,7 +582,7 @@ def test_one_over_the_samples_mixes_them() -> None:
 
 
 def test_an_exponential_that_is_scaled_otherwise_is_no_softmax() -> None:
-    for softmax in (lambda z: z.exp() / z.exp().mean(-1, keepdim=True), lambda z: (z - z.amax(-1, keepdim=True)).exp()):
+    for softmax in (lambda z: z.exp() / z.exp().amax(-1, keepdim=True), lambda z: (z - z.amax(-1, keepdim=True)).exp()):
         trace = plrp.trace(Weighing(softmax, "inner").double().eval(), SCORED)
         assert all(op.kind != "softmax" for op in trace.ops)
         assert next(op.family for op in trace.ops if op.kind == "exp") is Family.OFFSET

@@ -18,7 +18,8 @@ from .values import Op, Value, gathered
 
 _INNER_SOFTMAX = "a softmax that is neither the model's last step nor a gate"
 NOT_FINITE = "it is not finite at 0, and relevance counts from its value there"
-NEAR_ONE = 1e-3  # rows of a softmax sum to one, up to half precision and a small number in the denominator
+NEAR_ONE = 1e-2  # rows of a softmax sum to one, up to half precision and a small number in the denominator
+EXPONENTIALS = ("exp", "exp2", "expm1")
 MOST_FORMS = 4096
 MOST_STEPS = 100  # that are followed down a tape in search of the value that a function is of
 MASKED = -1e4  # a constant summand this negative leaves nothing of the other summand: causal and padding masks
@@ -105,41 +106,70 @@ def _recognise_activation(op: Op) -> None:
 def _recognise_softmax(op: Op) -> bool:
     """Whether an operation is the last step of a softmax that is written by hand: then it becomes that softmax.
 
-    The rows tell: exp(z) times a number per row, where every row sums to one, is a softmax and nothing else.
+    The rows tell: exp(z) times a number per row, where every row sums to one, is a softmax and nothing else. Where the
+    number is the sum or mean of the row itself, it may also be scaled or shifted.
     """
-    exponential, number = _scaled_exponential(op)
-    if exponential is None or number is None:
+    exponential, axes, by_total = _scaled_exponential(op)
+    if exponential is None or not axes:
+        return False
+    normalised = bool(((op.output.data.float().sum(axes) - 1).abs() < NEAR_ONE).all())
+    if not normalised and not by_total:
         return False
     shape, z = op.output.shape, exponential.inputs[0]
-    row = (1,) * (len(shape) - len(number.shape)) + number.shape
-    axes = [axis for axis, size in enumerate(shape) if row[axis] == 1 < size]
-    if not axes or not bool(((op.output.data.sum(axes) - 1).abs() < NEAR_ONE).all()):
-        return False
-    if (terms := _difference(z)) is not None and terms[1].shape == number.shape:
+    if (terms := _difference(z)) is not None and _axes_of_rows(shape, terms[1]) == axes:
         z = terms[0]  # a softmax does not feel a maximum, or log Σ exp z, that is taken from a row
-    if len(axes) == 1 and z.shape == shape and exponential.output in (*op.inputs, op.output):
+    plain = normalised and exponential.kind == "exp" and exponential.output in (*op.inputs, op.output)
+    if plain and len(axes) == 1 and z.shape == shape:
         op.operation = operation_named("softmax")
         op.function, op.args, op.kwargs, op.inputs = op.operation.replay, (z, axes[0]), {}, [z]
         op.family, op.reason = op.operation.family, _INNER_SOFTMAX
     else:
         _become(op, "softmax")
-        op.refuse("a softmax written by hand, over several axes or with a step between exp and the sum")
+        op.operation = op.operation._replace(traits=op.traits._replace(head=False))
+        op.refuse("a softmax written by hand, scaled, over several axes or with a step between exp and the sum")
     return True
 
 
-def _scaled_exponential(op: Op) -> tuple[Op | None, Value | None]:
-    """The exp(z) that an operation multiplies with a number per row, or divides by it; exp(z − number) does so too."""
-    if op.kind == "exp" and (terms := _difference(op.inputs[0])) is not None:
-        source = _linear_source(terms[1]).producer
-        return op, None if source is not None and source.family is Family.WINNER else terms[1]
+def _scaled_exponential(op: Op) -> tuple[Op | None, list[int], bool]:
+    """The exp(z) that an operation multiplies with a number per row, or divides by it; exp(z − number) does so too.
+
+    With it, the axes of a row, and whether the number is the row's own sum or mean.
+    """
+    shape = op.output.shape
+    if op.kind in EXPONENTIALS and (terms := _difference(op.inputs[0])) is not None:
+        source = _untouched(terms[1])
+        if source is None or source.family is not Family.WINNER:
+            return op, _axes_of_rows(shape, terms[1]), source is not None and source.kind == "logsumexp"
+    if op.kind == "normalize" and op.argument(1, "p", 2.0) == 1 and (below := _exponential(op.inputs[0])) is not None:
+        return below, [op.argument(2, "dim", 1) % len(shape)], True
     if op.operation.multiplies and len(op.inputs) == 2:
         for value, number in (op.terms, op.terms[::-1])[: 1 if op.kind == "div" else 2]:
-            below = value.producer
-            while below is not None and below.kind != "exp" and _transparent(below):
-                below = below.inputs[0].producer
-            if below is not None and below.kind == "exp" and not below.operation.registered:
-                return below, number
-    return None, None
+            if (below := _exponential(value)) is not None:
+                total = _untouched(number)
+                summed = _exponential(total.inputs[0]) if total is not None and total.kind in ("sum", "mean") else None
+                own = summed is not None and summed.inputs[0] is below.inputs[0]
+                return below, _axes_of_rows(shape, number), own
+    return None, [], False
+
+
+def _axes_of_rows(shape: torch.Size, number: Value) -> list[int]:
+    """The axes of a tensor along which a value has one number."""
+    row = (1,) * (len(shape) - len(number.shape)) + number.shape
+    return [axis for axis, size in enumerate(shape) if row[axis] == 1 < size]
+
+
+def _exponential(value: Value) -> Op | None:
+    """The exp(z) that a value is, seen through views, scales and shifts."""
+    op = _untouched(value)
+    return op if op is not None and op.kind in EXPONENTIALS and not op.operation.registered else None
+
+
+def _untouched(value: Value) -> Op | None:
+    """The operation that a value comes from, below views, copies, scales and shifts."""
+    op = value.producer
+    while op is not None and _transparent(op):
+        op = op.inputs[0].producer
+    return op
 
 
 def _difference(value: Value) -> tuple[Value, Value] | None:
