@@ -237,6 +237,8 @@ SIGNED: dict[str, Step] = {
     "exp · exp": lambda z: z.exp() * (-2 * z).exp(),
     "exp / (1 + exp)²": lambda z: (lambda e: e / (1 + e) ** 2)(z.exp()),
     "(1 + σ) (2 − σ)": lambda z: (lambda s: s * (3 - s))(1 + z.sigmoid()),
+    "elu + 1": lambda z: F.elu(z) + 1,
+    "(tanh + 1) / 2": lambda z: (1 + z.tanh()) / 2,
     "(1 + z) (1 − z)": lambda z: (1 + z) * (1 - z),
 }
 
@@ -289,6 +291,8 @@ BELOW: dict[str, tuple[Step, bool]] = {
     "a gate": (lambda h: h * h.sigmoid(), False),
     "a clamp that is flat below 0": (lambda h: h.clamp(min=0.1), False),
     "an activation that is 0 at 0": (torch.tanh, False),
+    "a shift of an activation": (lambda h: 1 - h.tanh(), True),
+    "a shift of a ReLU": (lambda h: 1 + h.relu(), False),
 }
 
 
@@ -308,6 +312,30 @@ def test_zplus_takes_the_sign_of_outputs_that_such_an_activation_reads(name: str
         "SignedZPlus()" if signed else "ZPlus()"
     }
     assert plrp.check(model, x).composites == tuple(n for n in names() if not (signed and "alpha" in n))
+
+
+def test_a_box_below_such_an_activation_is_refused() -> None:
+    """Its contributions are all ≥ 0, so that outputs z < 0 would credit the inputs that raise z."""
+    model, x = (
+        nn.Sequential(nn.Conv1d(2, 6, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(30, 2)).eval(),
+        torch.rand(1, 2, 7),
+    )
+    with pytest.raises(plrp.UnsupportedOperation, match=r"ZBox.* would turn signs in layer '0': the sigmoid above it"):
+        plrp.explain(model, x, composite="epsilon-gamma-box")
+    assert "epsilon-gamma-box" not in plrp.check(model, x).composites
+    model[1] = nn.Tanh()
+    assert "epsilon-gamma-box" in plrp.check(model, x).composites
+
+
+def test_tables_name_the_layers_that_a_composite_refuses() -> None:
+    """They raised the refusal itself, and a table shows what is wrong."""
+    model, x = Sums(F.softplus, -1.0).double().eval(), torch.rand(2, 9, 1, dtype=torch.float64)
+    trace, composite = plrp.trace(model, x), plrp.composite("epsilon-alpha2-beta1")
+    refusal = "none: AlphaBeta(alpha=2, beta=1) would turn signs in layer 'second': the softplus above it"
+    assert any(line.startswith("second") and refusal in line for line in composite.table(trace).splitlines())
+    rows = {row[0]: row[3] for row in trace.rows(composite)}
+    assert rows["second"].startswith(refusal)
+    assert rows["first"] == "AlphaBeta(alpha=2, beta=1)"
 
 
 def test_alpha_without_beta_is_zplus_there_and_a_rule_keeps_its_epsilon() -> None:

@@ -58,6 +58,8 @@ def _recognise_family(op: Op) -> None:
         constant = next((a for a in op.terms if not isinstance(a, Value)), None)
         if not op.inputs[0].above_layer or is_mask(constant):
             op.family = Family.PASS  # normalisation of the input, or a mask; any other constant takes its share
+        elif isinstance(constant, int | float) and not op.inputs[0].nonnegative and _from_activation(op.inputs[0]):
+            op.family = Family.OFFSET  # elu(z) + 1 is an activation that is not 0 at 0
     elif op.kind == "div" and op.kwargs.get("rounding_mode"):
         op.refuse("a quotient that is rounded")
     elif op.operation.multiplies and len(op.inputs) == 1 and not _twice(op):
