@@ -179,9 +179,10 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """The tape as a table: layer, operation, output shape, rule."""
         import plrp
 
-        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs)).on(self.ops, self.leaves)
+        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs))
+        names = chosen.rule_names(self)
         shown = [(op, "×".join(map(str, op.output.shape))) for op in self.ops if op.outputs]
-        return [(op.name, op.kind, shape, chosen.rule_name(op)) for op, shape in shown]
+        return [(op.name, op.kind, shape, names[op]) for op, shape in shown]
 
     def __repr__(self) -> str:
         return render_table(("layer", "op", "output", "rule"), self.rows())
