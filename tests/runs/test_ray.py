@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,23 +32,35 @@ from plrp.experiments.part_making import portable
 from plrp.genomics import jobs
 from plrp.runs import ray as runs_ray
 from plrp.runs.ray import RayCluster, RayCrew, spread
-from plrp.runs.work import Failure, Work
+from plrp.runs.work import NODE_LOST, Failure, Work
 from worlds import held_up, plain_world, poison, poisonous, same, world
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("none_left")
 
 
-def lose_a_node(started: Any, place: Folder, parts: int, held: Path) -> Future[None]:
-    """Ends a node at once, as soon as there are so many parts; then the others are no longer held up."""
+def lose_a_node(monkeypatch: pytest.MonkeyPatch, started: Any, place: Folder, parts: int, held: Path) -> Future[None]:
+    """Ends a node at once, as soon as there are so many parts. The others are held up until its part is known as lost:
+
+    the worker of the node may outlive it for a moment, in which it would finish a part that is not held up.
+    """
+    known, retry = threading.Event(), RayCrew.retry
+
+    def retried(crew: Any, failure: Failure, node: str | None) -> None:
+        retry(crew, failure, node)
+        if failure.kind == NODE_LOST:
+            known.set()
 
     def lose() -> None:
         try:
             until(lambda: len(place.names("parts")) >= parts, f"{parts} parts")
             started.remove_node(started.list_all_nodes()[-1], allow_graceful=False)
+            assert known.wait(300), "no part was lost with the node"
         finally:
             held.unlink()
 
+    monkeypatch.setattr(RayCrew, "retry", retried)
+    monkeypatch.setattr(runs_ray, "GRACE", 300.0)  # on a busy machine Ray needs longer to see that a node is gone
     return ThreadPoolExecutor(1).submit(lose)
 
 
@@ -225,7 +238,7 @@ def test_three_nodes_one_of_them_lost_in_mid_sweep(tmp_path: Path, monkeypatch: 
     begin_together(monkeypatch, 3)
     with nodes(3) as started:
         place = Folder(tmp_path / "ray")
-        thief = lose_a_node(started, place, 6, held)
+        thief = lose_a_node(monkeypatch, started, place, 6, held)
         results = sweep(config, place, engine=RayCluster(started.address, tries=1), say=said.append)
         thief.result()
     nothing_twice(results)
@@ -448,7 +461,7 @@ def test_sequences_with_a_node_lost(
     (tmp_path / "held").touch()
     begin_together(monkeypatch, 2)
     with nodes(2) as started:
-        thief = lose_a_node(started, Folder(tmp_path / "run"), 10, tmp_path / "held")
+        thief = lose_a_node(monkeypatch, started, Folder(tmp_path / "run"), 10, tmp_path / "held")
         assert cli.main([*words, "--engine", "ray", "--address", started.address, "--tries", "1"]) == 0
         thief.result()
     assert "a node was lost; part" in capfd.readouterr().err
