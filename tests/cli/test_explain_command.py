@@ -478,11 +478,10 @@ def test_interrupting_leaves_finished_pictures_whole(photos: Path) -> None:
         cwd=photos, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # under nohup it would be ignored
     )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while not (photos / "out" / "photo01.png").exists() and time.monotonic() < deadline:
+    while not (photos / "out" / "photo01.png").exists() and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=120)
+    _, complaint = process.communicate()
     assert process.returncode == 130, complaint
     done = sorted((photos / "out").glob("*.png"))
     assert 2 <= len(done) < 40

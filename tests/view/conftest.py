@@ -55,6 +55,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def opened(path: Path, width: int = 1200, ready: str = "#page:not([hidden])", **options: Any) -> Any:
         context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, **options)
+        context.set_default_timeout(300_000)  # milliseconds: on a busy machine a page takes long to open
         contexts.append(context)
         tab = context.new_page()
         tab.on("console", lambda message: problems.append(message.text))

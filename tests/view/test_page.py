@@ -412,6 +412,7 @@ def test_a_notebook_answers_a_click(browser: Any, explanation: plrp.Explanation,
         encoding="utf-8",
     )
     context = browser.new_context(viewport={"width": 1100, "height": 900})
+    context.set_default_timeout(300_000)
     tab = context.new_page()
     problems: list[str] = []
     tab.on("pageerror", lambda error: problems.append(str(error)))
