@@ -295,6 +295,8 @@ def test_wrong_usage_is_exit_code_2(
         (["--against", " "], "--against is empty: name a class, or leave it out"),
         (["--composite", "epsilon-minus"], "No composite named 'epsilon-minus'"),
         (["--classes", "none.txt"], "none.txt cannot be read (No such file or directory)"),
+        (["--classes", "cat.jpg"], "the class names cat.jpg are no text in UTF-8: write one name per line"),
+        (["--classes", os.devnull], "the class names /dev/null are empty: write one name per line"),
         (["--colours", "beige"], "unknown colours 'beige'"),
         (["--weights", "none.pt"], "none.pt do not exist"),
         (["--weights", "network.py"], "network.py is truncated or not a PyTorch file (it is text)"),

@@ -561,11 +561,19 @@ def test_without_ray_a_sentence_says_how_to_get_it(
         (["--engine", "ray", "--address", "ray://head:10001"], 2, "Ray's client is not supported"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], 1, "no Ray cluster at 127.0.0.1:1"),
         (["--engine", "ray", "--runtime-env", "none.json"], 2, "none.json"),
+        (["--engine", "ray", "--runtime-env", "list.json"], 2, "list.json is not a runtime environment in JSON"),
     ],
 )
 def test_what_a_cluster_cannot_do_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    message: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "run.toml").write_text(plain_world(tmp_path / "world", 2).to_toml())
     assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), *words]) == code
     assert message in capsys.readouterr().err
