@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from discs import NAMES, PROPORTIONS, mask, network, picture
+from discs import NAMES, PROPORTIONS, frame, mask, network, picture
 
 import plrp
 from plrp.view import Page, explanation_bundle
@@ -63,6 +63,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         tab.on("request", lambda request: requests.append(request.url))
         tab.goto(path.as_uri())
         tab.wait_for_selector(ready)
+        frame(tab)
         return tab
 
     yield opened
