@@ -583,6 +583,16 @@ def test_p_outside_zero_to_one_is_refused(p):
             plrp.Pruning(**options)
 
 
+@pytest.mark.parametrize(
+    ("p", "name"),
+    [(None, "layers"), ((None, 0.5), "layers"), ([None, None], "layers"), ((0.5, None), "p_negative of layers")],
+)
+def test_a_single_layer_has_numbers(p, name):
+    for options in ({}, {"p": None, "sparsity_gain": 1.0}):
+        with pytest.raises(ValueError, match=rf"^{name}\['fc'\] is the share of mass to prune, .* < 1, got None\.$"):
+            plrp.Pruning(layers={"fc": p}, **options)
+
+
 @pytest.mark.parametrize("gain", [0.0, -1.0, float("nan"), float("inf"), "1"])
 def test_a_gain_that_is_not_positive_is_refused(gain):
     with pytest.raises(ValueError, match=r"^sparsity_gain is a number > 0"):
