@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -228,3 +229,19 @@ def test_a_tensor_is_pruned_only_where_relevance_passes_one_of_its_layers(redist
     assert [row["layer"] for row in found.ledger if row["op"] == "prune" and row["sample"] == 0] == ["head"]
     uncut = trace.explain(pruning=plrp.Pruning(p=0.4, redistribution=redistribution, layers={"gate": 0.0}))
     assert torch.equal(found.relevance, uncut.relevance)
+
+
+def test_a_trace_explains_with_a_rules_own_tensors_whatever_it_explained_before() -> None:
+    """Denominators are remembered by the ids of such tensors, so a new tensor must not get the id of an old one."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(6, 3).eval(), torch.rand(2, 6)
+    trace = plrp.trace(model, x)
+
+    def relevance(trace: plrp.Trace, low: Any) -> Tensor:
+        composite = plrp.Composite([(plrp.composites.is_any, plrp.rules.ZBox(low, 2.0))])
+        return trace.explain(composite=composite).relevance
+
+    expected = [relevance(plrp.trace(model, x), -float(low)) for low in range(9)]
+    for low in range(9):
+        assert torch.equal(relevance(trace, torch.tensor(-float(low))), expected[low])
+        gc.collect()
