@@ -162,9 +162,23 @@ def test_questions_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- windows of a pool that lie wholly in padding ---------------------------------------------------------------------
 
+
+class Maxima(nn.Module):
+    """A pool that returns the places of its maxima too, which nobody reads."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        maxima: Tensor = self.pool(x)[0]
+        return maxima
+
+
 POOLS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
     "1D": (nn.Conv1d, nn.MaxPool1d(2, 1, 1, 4), (3,)),
     "2D": (nn.Conv2d, nn.MaxPool2d((2, 1), 1, (1, 0), (4, 1)), (3, 8)),
+    "2D with places": (nn.Conv2d, Maxima(nn.MaxPool2d((2, 1), 1, (1, 0), (4, 1), return_indices=True)), (3, 8)),
     "3D": (nn.Conv3d, nn.MaxPool3d((2, 1, 1), 1, (1, 0, 0), (4, 1, 1)), (3, 4, 4)),
 }
 
