@@ -80,7 +80,7 @@ class Samples:
             return None
         starts = counts.cumsum(0) - counts
         numbers = torch.arange(len(self.ids), device=self.ids.device) - starts.repeat_interleave(counts)
-        return self.ids.sort(stable=True).values, numbers
+        return self.ids.sort().values, numbers
 
     def rows(self, tensor: Tensor) -> Tensor:
         """The tensor as (batch, everything else of that sample); shorter samples are padded with zeros."""
