@@ -570,6 +570,12 @@ def test_alpha_minus_beta_must_be_one_and_neither_negative(alpha, beta):
         plrp.rules.AlphaBeta(alpha=alpha, beta=beta)
 
 
+@pytest.mark.parametrize("gamma", [-0.25, float("nan")])
+def test_gamma_must_not_be_negative(gamma):
+    with pytest.raises(ValueError, match=f"^Gamma needs gamma ≥ 0, got {gamma}"):
+        plrp.rules.Gamma(gamma)
+
+
 # ---------------------------------------------------------------- pruning
 
 

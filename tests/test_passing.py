@@ -95,6 +95,11 @@ CONSTANTS: dict[str, tuple[Any, Any]] = {
     ),
     "an integer in a cat": (lambda h: torch.cat([h[:, :5], torch.full((3, 1), 3)], 1), lambda h, r: r[:, 5]),
     "an integer by where": (lambda h: torch.where(MASK, h, torch.tensor(3)), lambda h, r: (r * ~MASK).sum(1)),
+    "a shift beside a mask": (
+        lambda h: h + torch.where(MASK, 0.5, -1e4),
+        lambda h, r: (0.5 * r / (h + 0.5))[:, MASK].sum(1),
+    ),
+    "a large shift": (lambda h: h + torch.full((6,), -1e4), lambda h, r: (-1e4 * r / (h - 1e4)).sum(1)),
     "masked entries": (lambda h: h + torch.where(MASK, 0.0, -200.0), lambda h, r: torch.zeros(3).double()),
 }
 
