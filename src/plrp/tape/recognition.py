@@ -391,7 +391,7 @@ def _recognise_function(op: Op, a: Value, b: Value) -> bool:
         phi = partial(_composed, steps, source)
         op.operation = op.operation._replace(family=Family.PASS, traits=Traits(activation=True), replay=phi)
         op.family, op.args, op.kwargs, op.inputs = Family.OFFSET, (source, *constants), {}, [source]
-        op.fresh, op.derived = any(step.fresh for step in steps), any(step.derived for step in steps)
+        op.fresh, op.suspect = any(step.fresh for step in steps), any(step.suspect for step in steps)
     return at_zero != 0
 
 
@@ -485,7 +485,9 @@ def _recognise_gate(op: Op) -> None:
     if len(operands) < 2 or len(op.args) < 2:
         operands = [a for a in (*op.args, *op.kwargs.values()) if isinstance(a, Value)]
     a, b = operands[0], operands[-1]
-    if _recognise_function(op, a, b):
+    gates = [_from_gate(v) for v in (a, b)]
+    gated = gates[0] != gates[1] and (a in _sources(b) if gates[1] else b in _sources(a))  # h · σ(h)
+    if not gated and _recognise_function(op, a, b):
         return
     if op.kind == "div":
         if b.shape.numel() < a.shape.numel() or (a is not b and a in _sources(b)):
@@ -497,7 +499,6 @@ def _recognise_gate(op: Op) -> None:
         op.signal = a  # x · x, as x · f(x)
         return
     size = op.output.shape.numel()
-    gates = [_from_gate(v) for v in (a, b)]
     broadcast = [v.shape.numel() < size for v in (a, b)]
     if gates[0] != gates[1]:
         op.signal = b if gates[0] else a

@@ -396,32 +396,37 @@ _LESS_FAR: tuple[Move, ...] = (
 
 def _moved_ids(ids: Tensor, move: Move, generator: torch.Generator, number: int) -> Tensor:
     """Other token ids, for the nth time: all of a sample's inner ids become ids of their lower half, then of their
-    higher half. Then ids at the ends change too.
+    higher half. Then ids at the ends change too, and all become ids between the smallest and the largest.
 
-    So the count of each id changes, and every sum. Less far, one id becomes another, or ids rotate.
+    So the count of each id changes, every sum, and the largest. Less far, one id becomes another, or ids rotate.
     """
     sample, low = ids.flatten(), number % 2 == 0
-    places = _places_of_ids(sample.tolist(), ends=number % 4 > 1 and move not in _LESS_FAR)
+    ends = number % 4 > 1 and move not in _LESS_FAR
+    places = _places_of_ids(sample.tolist(), ends)
     given = sample[places]
     known = given.unique()
     half = known[: len(known) // 2] if low else known[(len(known) + 1) // 2 :]
     if len(known) == 1:  # neighbours; 0 may be the padding
         half = known + 1 if low or known < 2 else known - 1
+    elif ends and len(known) and known[-1] - known[0] > 1:
+        half = torch.arange(int(known[0]) + 1, int(known[-1])).to(known)
     if move is _LESS_FAR[1]:
         given = given.roll(1 if low else -1)
     elif move in (*_FAR, *_FARTHEST):
-        given = _chosen(half, given.shape, generator)
+        given = _others(half, given, generator)
     elif places:
         one = int(torch.randint(len(places), (), generator=generator))
         others = known[known != given[one]]
-        given[one] = _chosen(others if len(others) else half, (), generator)
+        given[one] = _others(others if len(others) else half, given[one], generator)
     sample[places] = given
     return sample.view_as(ids)
 
 
-def _chosen(ids: Tensor, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Some of these ids, at random."""
-    return ids[torch.randint(max(1, len(ids)), tuple(shape), generator=generator).to(ids.device)]
+def _others(ids: Tensor, given: Tensor, generator: torch.Generator) -> Tensor:
+    """Some of these ids, at random, in place of the given ones; the next one where the same is drawn."""
+    count = max(1, len(ids))
+    drawn = torch.randint(count, given.shape, generator=generator).to(ids.device)
+    return torch.where(ids[drawn] == given, ids[(drawn + 1) % count], ids[drawn])
 
 
 def _places_of_ids(sample: Sequence[int], ends: bool) -> list[int]:
