@@ -223,7 +223,8 @@ def record() -> int:
     tiers = [tier for number in range(1, shards.SHARDS + 1) for tier in slow(number)]
     for tier in tiers:
         if not tier.seconds.exists() or (tier not in BESIDE and not tier.report.exists()):
-            print(f"tiers: '{tier.name}' has not run to its end: `python tools/tiers.py slow` runs all shards.", file=sys.stderr)
+            advice = "`python tools/tiers.py slow` runs all shards."
+            print(f"tiers: '{tier.name}' has not run to its end: {advice}", file=sys.stderr)
             return 1
     for tier in tiers:
         if tier in BESIDE:
