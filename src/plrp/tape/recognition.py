@@ -381,6 +381,8 @@ def _recognise_function(op: Op, a: Value, b: Value) -> bool:
     if source is None or not op.output.shape.numel():
         return False
     steps = [*_steps(op.inputs, source), copy.copy(op)]
+    if any(step.traits.statistic for step in steps):  # `normalize` reads its neighbours too
+        return False
     constants = [constant for step in steps for constant in constants_of(step)]
     shape = source.shape if gathered(constants) else ()
     zeros = torch.zeros(shape, dtype=source.dtype, device=op.output.data.device)
@@ -392,6 +394,7 @@ def _recognise_function(op: Op, a: Value, b: Value) -> bool:
         op.operation = op.operation._replace(family=Family.PASS, traits=Traits(activation=True), replay=phi)
         op.family, op.args, op.kwargs, op.inputs = Family.OFFSET, (source, *constants), {}, [source]
         op.fresh, op.suspect = any(step.fresh for step in steps), any(step.suspect for step in steps)
+        op.sums = {place: sums for step in steps for place, sums in step.sums.items()}
     return at_zero != 0
 
 
@@ -485,6 +488,9 @@ def _recognise_gate(op: Op) -> None:
     if len(operands) < 2 or len(op.args) < 2:
         operands = [a for a in (*op.args, *op.kwargs.values()) if isinstance(a, Value)]
     a, b = operands[0], operands[-1]
+    if a is b and op.kind != "div":
+        op.signal = a  # x · x, as x · f(x)
+        return
     gates = [_from_gate(v) for v in (a, b)]
     gated = gates[0] != gates[1] and (a in _sources(b) if gates[1] else b in _sources(a))  # h · σ(h)
     if not gated and _recognise_function(op, a, b):
@@ -494,9 +500,6 @@ def _recognise_gate(op: Op) -> None:
             op.signal = a  # divided by a statistic, held constant
         else:
             op.refuse("a quotient of two values that depend on the input")
-        return
-    if a is b:
-        op.signal = a  # x · x, as x · f(x)
         return
     size = op.output.shape.numel()
     broadcast = [v.shape.numel() < size for v in (a, b)]

@@ -141,6 +141,7 @@ class Recorder(TorchFunctionMode):
         self.live.note(results)
         if results or function is Tensor.__setitem__ or function in NUMBERS_OUT:
             independent = all(map(self.live.independent, filter(self._alien, tensors)))
+            independent &= not any(self.live.value(t) is not None for t in tensors)  # token ids may say where
             self._numbers_suspect |= function in NUMBERS_OUT and not independent
             self.live.mark_independent([*results, *tensors[:1]], independent and not self._numbers_suspect)
         if self.live.declared(tensors):

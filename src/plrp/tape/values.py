@@ -30,12 +30,16 @@ def version(tensor: Tensor) -> int | None:
 
 
 def bit_sums(data: Tensor) -> Tensor | None:
-    """The sums of a tensor's bits along its last axis; None where its memory is not laid out by strides."""
+    """The sums of a tensor's bits along its last axis, each bit pattern times an odd number of its place, so that a new
+    order shows; None where its memory is not laid out by strides.
+    """
     if data.layout is not torch.strided or data.is_quantized:
         return None
     data = torch.view_as_real(data.resolve_conj()) if data.is_complex() else data
     bits = data.view(_BITS[data.element_size()])
-    return bits.sum(-1) if bits.dim() else bits.clone()
+    if not bits.dim():
+        return bits.clone()
+    return (bits * (2 * torch.arange(bits.shape[-1], device=bits.device) + 1)).sum(-1)
 
 
 class Value:
