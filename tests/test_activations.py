@@ -44,7 +44,6 @@ OFFSETS: dict[str, Step] = {
     "powers": lambda z: z.pow(torch.tensor([0.0, 2.0, 1.0, 3.0], dtype=torch.float64)),
     "σ (1 − σ)": lambda z: z.sigmoid() * (1 - z.sigmoid()),
     "σ (1 − σ) of one σ": lambda z: (lambda s: s * (1 - s))(z.sigmoid()),
-    "σ²": lambda z: (lambda s: s * s)(z.sigmoid()),
     "σ · exp": lambda z: z.sigmoid() * (-0.3 * z).exp(),
     "exp · exp": lambda z: z.exp() * (-2 * z).exp(),
     "exp / (1 + exp)²": lambda z: (lambda e: e / (1 + e) ** 2)(z.exp()),
@@ -111,6 +110,10 @@ UNCHANGED: dict[str, Step] = {
     "log1p": lambda z: torch.log1p(z.abs()), "x·σ(x)": lambda z: z * z.sigmoid(), "x·cos(x)": lambda z: z * z.cos(),
     "x·log|x|": lambda z: z * (z.abs() + 1).log(), "x·threshold(x)": lambda z: z * F.threshold(z, 0.1, 2.0),
     "x·x": lambda z: z * z, "tanh·σ": lambda z: z.tanh() * z.sigmoid(), "softsign": lambda z: z / (1 + z.abs()),
+    "exp·relu": lambda z: (-z).exp() * z.relu(), "exp·2x": lambda z: (-z * z).exp() * (2 * z),
+    "exp·(exp − 1)": lambda z: (-z).exp() * (z.exp() - 1), "(2σ − 1)·exp": lambda z: (2 * z.sigmoid() - 1) * (-z).exp(),
+    "σ (1 − σ) (1 − 2σ)": lambda z: (lambda s: s * (1 - s) * (1 - 2 * s))(z.sigmoid()),
+    "softplus·gelu": lambda z: F.softplus(-z) * F.gelu(z),
 }  # fmt: skip
 
 
@@ -119,6 +122,19 @@ def test_activations_that_are_zero_at_zero_pass_all_of_it(name: str) -> None:
     found = plrp.explain(Above(UNCHANGED[name]).double().eval(), INPUTS, target=0, composite="epsilon", layers=True)
     assert torch.equal(found.relevance, found.layers["above"])
     assert found.booked.total("absorbed_constant").tolist() == [0.0] * 3
+
+
+def test_a_value_by_itself_is_its_square() -> None:
+    found, square = (
+        plrp.explain(Above(step).double().eval(), INPUTS, target=0, composite="epsilon").relevance
+        for step in (lambda z: (lambda s: s * s)(z.sigmoid()), lambda z: z.sigmoid() ** 2)
+    )
+    torch.testing.assert_close(found, square)
+
+
+@pytest.mark.parametrize("step", [lambda z: F.normalize(z, dim=1) * z.exp(), lambda z: F.normalize(z).exp() * (1 - z)])
+def test_a_statistic_is_no_function_of_one_value(step: Step) -> None:
+    assert float(plrp.explain(Above(step).double().eval(), INPUTS, composite="epsilon").closing().max()) < 1e-9
 
 
 def test_a_rule_pass_of_the_users_stays_a_plain_pass() -> None:

@@ -97,10 +97,13 @@ CONSTANTS: dict[str, tuple[Any, Any]] = {
     "an integer by where": (lambda h: torch.where(MASK, h, torch.tensor(3)), lambda h, r: (r * ~MASK).sum(1)),
     "a shift beside a mask": (
         lambda h: h + torch.where(MASK, 0.5, -1e4),
-        lambda h, r: (0.5 * r / (h + 0.5))[:, MASK].sum(1),
+        lambda h, r: (0.5 * r / (h + 0.5))[:, MASK].sum(1) + (-1e4 * r / (h - 1e4))[:, ~MASK].sum(1),
     ),
     "a large shift": (lambda h: h + torch.full((6,), -1e4), lambda h, r: (-1e4 * r / (h - 1e4)).sum(1)),
-    "masked entries": (lambda h: h + torch.where(MASK, 0.0, -200.0), lambda h, r: torch.zeros(3).double()),
+    "masked entries": (
+        lambda h: h + torch.where(MASK, 0.0, -200.0),
+        lambda h, r: (-200.0 * r / (h - 200.0))[:, ~MASK].sum(1),
+    ),
 }
 
 
@@ -166,7 +169,15 @@ def test_the_signal_of_a_glu_takes_all_and_its_gate_nothing(options: dict[str, i
 
 @pytest.mark.parametrize(
     "shift",
-    [-101.0, -2e4, torch.tensor(-400.0), torch.tensor([-150.0, -150.0]), nn.Parameter(torch.tensor([-150.0, 3.0]))],
+    [
+        -101.0,
+        -2e4,
+        torch.tensor(-400.0),
+        torch.tensor([-150.0, -150.0]),
+        nn.Parameter(torch.tensor([-150.0, 3.0])),
+        torch.tensor([-150.0, 0.0]),
+        torch.tensor([-1e4, 0.0]),
+    ],
 )
 def test_a_negative_shift_of_a_score_is_no_mask(shift: Any) -> None:
     """An offset of a regression takes its share like the bias of the layer below it."""
@@ -178,3 +189,12 @@ def test_a_negative_shift_of_a_score_is_no_mask(shift: Any) -> None:
         last.bias += shift
     biased = plrp.explain(lambda x: last(below(x).relu()), x, target=0, composite="epsilon")
     torch.testing.assert_close(shifted.relevance, biased.relevance, rtol=1e-4, atol=1e-9)
+
+
+def test_a_class_that_is_ruled_out_beside_others_takes_nothing_from_them() -> None:
+    """Where a mask is 0, all relevance passes it, to the last bit; where it is −∞, the constant takes all."""
+    mask = torch.tensor([0.0, -torch.inf, 0.0, -1e9, 0.0, 0.0], dtype=torch.float64)
+    values = torch.arange(36.0).double().view(6, 6)
+    found, _, _ = explained(lambda h: (h + mask).softmax(1) @ values, composite="attnlrp")
+    assert bool(found.relevance.isfinite().all())
+    assert found.closing().max() < 1e-9

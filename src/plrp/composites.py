@@ -84,7 +84,8 @@ class Composite:
 
     def on(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
         """This composite for relevance that goes down a tape from `start`; refused where a rule would turn signs."""
-        for reason in self.refused(ops, start).values():
+        reason = next(iter(self.refused(ops, start).values()), None)
+        if reason is not None:
             raise UnsupportedOperation(f"{reason} Use epsilon, gamma or z⁺ there, say composite='epsilon-gamma'.")
         return self.signed(ops, start)
 

@@ -15,7 +15,7 @@ from .ledger import Booking
 from .rules import EPSILON, EPSILON_HALF, Branch, quotient
 from .tape.norms import norm_of
 from .tape.operations import Family
-from .tape.recognition import MASKED, is_residual, softmax_axis
+from .tape.recognition import is_residual, softmax_axis
 from .tape.values import HALF, Op, Value, replaced, tensors_in
 
 Relevances = list[Tensor | None]
@@ -168,7 +168,7 @@ def _handed(op: Op, receivers: Sequence[Value], parts: Sequence[Tensor]) -> Rele
 
 
 def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking, gamma: float | None) -> Relevances:
-    """a + b, a − b; a constant's share is booked, but the value keeps the relevance of masked entries.
+    """a + b, a − b; a constant's share is booked. Where it is 0, as beside masked entries, the value takes all.
 
     With γ, in proportion to w(a) a and w(b) b, where w(u) = 1 + γ if u has the sign of the sum, else 1.
     """
@@ -180,18 +180,21 @@ def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking, gamma: floa
     terms = [term if sign == 1 else term * sign for term, sign in zip(terms, signs, strict=True)]
     constant = next((n for n, operand in enumerate(op.terms) if not isinstance(operand, Value)), None)
     if constant is not None:
-        shift = terms[constant]
-        masked = (shift <= MASKED) & ((shift > MASKED).any() | (shift == -torch.inf))  # beside other numbers
-        z = torch.where(masked, terms[1 - constant], z)
-        terms[constant] = terms[constant].masked_fill(masked, 0.0)
+        masked = terms[constant] == -torch.inf  # the constant takes all
+        z = z.masked_fill(masked, 1.0)
+        terms[constant] = terms[constant].masked_fill(masked, 1.0)
+        terms[1 - constant] = terms[1 - constant] * ~masked
     if gamma and is_residual(op):
         weighted = [torch.where(term * z > 0, (1 + gamma) * term, term) for term in terms]
         s = _divided(op, given, torch.where(z == 0, z, weighted[0] + weighted[1]), 0.0, book)
         parts = [s * term for term in weighted]
     else:
         one_sign = constant is None and all(v.nonnegative for v in op.inputs) and min(signs) > 0
-        s = _divided(op, given, z, epsilon, book, one_sign)
+        alone = None if constant is None else terms[constant] == 0
+        s = _divided(op, given if alone is None else given.masked_fill(alone, 0.0), z, epsilon, book, one_sign)
         parts = [s * term for term in terms]
+        if constant is not None and alone is not None:
+            parts[1 - constant] = torch.where(alone, given, parts[1 - constant])
     if book.active:
         total = op.output.samples.sum
         if constant is not None:

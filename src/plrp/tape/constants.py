@@ -36,7 +36,12 @@ class Constant(NamedTuple):
     @property
     def values(self) -> set[int]:
         """Hashes of the different numbers of a factor, if they are few; of a size, how often it holds the batch."""
-        if isinstance(self.data, int) and not _reads_numbers(self.op) and self.data % self.batch == 0:
+        if (
+            isinstance(self.data, int)
+            and not _reads_numbers(self.op)
+            and self.batch > 1
+            and self.data % self.batch == 0
+        ):
             return {hash((self.place, "batch", self.data // self.batch))}
         if not isinstance(self.data, Tensor) or not self.op.operation.multiplies:
             return set()
@@ -50,7 +55,7 @@ def constants_read(ops: Sequence[Op], batch: int) -> Iterator[Constant]:
     for position, op in enumerate(ops):
         for number, data in enumerate(constants_of(op)):
             if not isinstance(data, Tensor):
-                hashes = [hash(repr(data))]
+                hashes = [hash((type(data), data)) if type(data) is int else hash(repr(data))]
             elif op.fresh and (op.suspect or not op.is_layer) and data.layout is torch.strided:
                 memory = data.data_ptr(), data.dtype, data.shape, data.stride()
                 hashes = known[memory] = known.get(memory) or digests(data, batch)
@@ -82,7 +87,8 @@ def constants_of(op: Op) -> Iterator[Any]:
     """The tensors and numbers among an operation's arguments that do not come from the input."""
     if op.declared == "all":
         return iter(())
-    return _constants((*op.args, *op.kwargs.values()), op.declared != "numbers")
+    read = op.args[1:] if op.kind == "copy" else op.args  # `copy_` writes over its target
+    return _constants((*read, *op.kwargs.values()), op.declared != "numbers")
 
 
 def _constants(items: Iterable[Any], numbers: bool) -> Iterator[Any]:

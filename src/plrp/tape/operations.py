@@ -270,8 +270,8 @@ def _assigned(tensor: Tensor, index: Any, value: Any) -> Tensor:
 
 
 def _copied(tensor: Tensor, source: Tensor, *_: Any, **__: Any) -> Tensor:
-    """`tensor.copy_(source)` as a function."""
-    return source.to(tensor.dtype).expand_as(tensor).clone()
+    """`tensor.copy_(source)` as a function; relevance of token ids, which are whole, is not."""
+    return source.to(tensor.dtype if tensor.is_floating_point() else source.dtype).expand_as(tensor).clone()
 
 
 def _pooled_as_drawn(pool: Callable[..., Any], axes: int, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -18,11 +18,10 @@ from .values import Op, Value, gathered
 
 _INNER_SOFTMAX = "a softmax that is neither the model's last step nor a gate"
 NOT_FINITE = "it is not finite at 0, and relevance counts from its value there"
-NEAR_ONE = 1e-2  # rows of a softmax sum to one, up to half precision and a small number in the denominator
+NEAR_ONE = 1e-3  # rows of a softmax sum to one, up to a small number in the denominator; ten times in half precision
 EXPONENTIALS = ("exp", "exp2", "expm1")
 MOST_FORMS = 4096
 MOST_STEPS = 100  # that are followed down a tape in search of the value that a function is of
-MASKED = -1e4  # a constant summand this negative leaves nothing of the other summand: causal and padding masks
 
 
 def recognise(op: Op) -> None:
@@ -55,10 +54,14 @@ def _recognise_family(op: Op) -> None:
     elif op.family is Family.LAYER:
         _recognise_layer(op)
     elif _shifts(op):
-        constant = next((a for a in op.terms if not isinstance(a, Value)), None)
-        if not op.inputs[0].above_layer or is_mask(constant):
-            op.family = Family.PASS  # normalisation of the input, or a mask; any other constant takes its share
-        elif isinstance(constant, int | float) and not op.inputs[0].nonnegative and _from_activation(op.inputs[0]):
+        constant = next(a for a in op.terms if not isinstance(a, Value))
+        if not op.inputs[0].above_layer:
+            op.family = Family.PASS  # normalisation of the input; any other constant takes its share
+        elif (
+            (isinstance(constant, int | float) or constant.numel() == 1)
+            and not op.inputs[0].nonnegative
+            and _from_activation(op.inputs[0])
+        ):
             op.family = Family.OFFSET  # elu(z) + 1 is an activation that is not 0 at 0
     elif op.kind == "div" and op.kwargs.get("rounding_mode"):
         op.refuse("a quotient that is rounded")
@@ -114,7 +117,8 @@ def _recognise_softmax(op: Op) -> bool:
     exponential, axes, by_total = _scaled_exponential(op)
     if exponential is None or not axes:
         return False
-    normalised = bool(((op.output.data.float().sum(axes) - 1).abs() < NEAR_ONE).all())
+    near = NEAR_ONE if op.output.dtype.itemsize > 2 else 10 * NEAR_ONE
+    normalised = bool(((op.output.data.float().sum(axes) - 1).abs() < near).all())
     if not normalised and not by_total:
         return False
     shape, z = op.output.shape, exponential.inputs[0]
@@ -206,19 +210,6 @@ def _twice(op: Op) -> bool:
 def _shifts(op: Op) -> bool:
     """Whether an operation adds a constant to the one value that it reads, or subtracts one from the other."""
     return op.operation.adds and len(op.inputs) == 1 and not _twice(op)
-
-
-def is_mask(constant: Any) -> bool:
-    """Whether adding a constant only masks: some of its numbers are 0, all others are −100 or less.
-
-    A number alone is a shift of a score, however negative it is.
-    """
-    if not isinstance(constant, Tensor):
-        return _number(constant) == 0
-    if constant.is_complex():
-        return False
-    nothing = constant == 0
-    return bool((nothing | (constant <= -100)).all()) and bool(nothing.any() | (constant == -torch.inf).all())
 
 
 def foldable(op: Op) -> bool:
@@ -373,7 +364,8 @@ def _common_source(a: Value, b: Value) -> bool:
 
 
 def _recognise_function(op: Op, a: Value, b: Value) -> bool:
-    """Whether a product or quotient of a and b is a function φ of one value h with φ(0) ≠ 0, as σ(h) (1 − σ(h)) is.
+    """Whether a product or quotient of a and b is a function φ of one value h, of factors that are not 0 at h = 0, as
+    σ(h) (1 − σ(h)) and exp(−h) relu(h) are.
 
     Then no factor is a gate. The entry becomes φ, an activation that reads h: φ(0) is a constant, like a bias.
     """
@@ -387,15 +379,17 @@ def _recognise_function(op: Op, a: Value, b: Value) -> bool:
     shape = source.shape if gathered(constants) else ()
     zeros = torch.zeros(shape, dtype=source.dtype, device=op.output.data.device)
     at_zero = float(_composed(steps, source, zeros).abs().max())
+    offsets = any(step.family is Family.OFFSET for step in steps)
     if not math.isfinite(at_zero):
         op.refuse(NOT_FINITE)
-    elif at_zero:
+    elif at_zero or offsets:
         phi = partial(_composed, steps, source)
         op.operation = op.operation._replace(family=Family.PASS, traits=Traits(activation=True), replay=phi)
-        op.family, op.args, op.kwargs, op.inputs = Family.OFFSET, (source, *constants), {}, [source]
+        op.family = Family.OFFSET if at_zero else Family.PASS
+        op.args, op.kwargs, op.inputs = (source, *constants), {}, [source]
         op.fresh, op.suspect = any(step.fresh for step in steps), any(step.suspect for step in steps)
         op.sums = {place: sums for step in steps for place, sums in step.sums.items()}
-    return at_zero != 0
+    return at_zero != 0 or offsets
 
 
 def _offset_source(a: Value, b: Value) -> Value | None:

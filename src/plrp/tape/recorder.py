@@ -176,8 +176,8 @@ class Recorder(TorchFunctionMode):
         if moves and tokens and outputs and call.operation.kind in READS_AT:
             source = call.args[0] if call.args else call.kwargs["input"]
             call = _read_at(call, source, self.live.value(source), outputs[0])
-        elif moves and tokens and call.operation.traits.like and not constant and len(call.args) > 1:
-            shape = torch.zeros(call.args[1].shape)  # nothing else of the ids is read
+        elif moves and call.operation.traits.like and not constant and len(call.args) > 1 and len(call.values) > 1:
+            shape = torch.zeros(call.args[1].shape)  # nothing else of the other tensor is read
             call = call._replace(args=(call.args[0], shape), values=call.values[:1])
         elif moves and tokens and any(map(carries, outputs)):
             call = call._replace(values=[v for v in call.values if v not in tokens])
@@ -232,7 +232,7 @@ class Recorder(TorchFunctionMode):
             declared=declared,
         )
         if self.summing:
-            op.sums = self._sums_of_constants(call.tensors)
+            op.sums = _sums_of_constants(call.tensors, self.live)
         for tensor in outputs:
             value = Value(snapshot(tensor), inputs[0].samples, op)
             value.sums = value.add_up() if self.summing else None
@@ -262,16 +262,6 @@ class Recorder(TorchFunctionMode):
         """Whether a tensor is neither the input's nor the model's."""
         known = id(tensor) in self.names.own or tensor.__class__ is nn.Parameter or self.live.value(tensor) is not None
         return not known and not self.live.of_model(tensor)
-
-    def _sums_of_constants(self, tensors: list[Tensor]) -> dict[int, Tensor]:
-        """The bit sums of the constants among these tensors, by address; of a parameter, those of some entries."""
-        sums = {}
-        for tensor in tensors:
-            if self.live.value(tensor) is None and tensor.layout is torch.strided:
-                read = bit_sums(probe(tensor) if tensor.__class__ is nn.Parameter else tensor.detach())
-                if read is not None:
-                    sums[tensor.data_ptr()] = read
-        return sums
 
     def _settle(self, op: Op, outputs: list[Tensor]) -> None:
         """Settle where samples lie in an entry's outputs, their sign, and whether a layer lies below."""
@@ -308,6 +298,17 @@ class Recorder(TorchFunctionMode):
         """' after layer … (net.py, line 12, in forward)': where on the tape, and in the model's code, we are."""
         named = self.layer_before()
         return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
+
+
+def _sums_of_constants(tensors: list[Tensor], live: LiveTensors) -> dict[int, Tensor]:
+    """The bit sums of the constants among these tensors, by address; of a parameter, those of some entries."""
+    sums = {}
+    for tensor in tensors:
+        if live.value(tensor) is None and tensor.layout is torch.strided:
+            read = bit_sums(probe(tensor) if tensor.__class__ is nn.Parameter else tensor.detach())
+            if read is not None:
+                sums[tensor.data_ptr()] = read
+    return sums
 
 
 def _read_at(call: Call, source: Tensor, value: Value | None, output: Tensor) -> Call:
@@ -366,6 +367,8 @@ def run_in_place(recorder: Recorder, call: Call) -> Any:
     if recorder.live.shares_memory(target):
         fault = "changes a tensor in place while another view of the same memory is in use; use the out-of-place form"
         recorder.refuse_call(call, f"{fault} there.")
+    if not carries(target) and any(v.dtype.is_floating_point for v in call.values):
+        recorder.refuse_call(call, "rounds values to whole numbers, and their relevance would be lost.")
     if recorder.frugal and _overwrites(recorder, call):
         call.function(*call.args, **call.kwargs)
         recorder.live.know(target, call.values[0])

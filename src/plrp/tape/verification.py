@@ -43,9 +43,7 @@ FAR_ABOVE = 1e3  # times the median, and an entry is not ordinary
 MASK = -1e4  # a summand this negative is a mask
 NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
 MOST_CONSTANTS = 1 << 16  # that are remembered of a way through a model
-DEEPEST = (
-    8  # functions in functions that a target holds; beyond, and where one holds itself, it is looked at every time
-)
+DEEPEST = 8  # functions in functions of a target; one with deeper ones is looked at every time
 FEW, MORE = 512, 2  # with at most 512 features all may agree by chance: twice as many passes
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
@@ -180,7 +178,7 @@ def _samples_to_check(trace: Trace, ways: Ways) -> tuple[list[int], bool]:
         return everyone, True
     reads = functools.cache(lambda: set(map(id, trace.reached("half"))))
     by_position = _mixes(trace.ops) or any(op.suspect and id(op) in reads() for op in trace.ops)
-    if by_position and trace.batch > max(look.batches):
+    if by_position and trace.batch > max(look.batches, default=0):
         return everyone, False
     chosen: set[int] = set()
     for constant in constants_read(trace.ops, trace.batch):
