@@ -275,7 +275,8 @@ def _winner(op: Op, relevance: Relevances, book: Booking, composite: Composite) 
     first = next(r for r in relevance if r is not None)
     if (pool := op.kind.removesuffix("_with_indices")) in ("max_pool1d", "max_pool2d", "max_pool3d"):
         return [_to_winners(op, getattr(torch.nn.functional, pool), first, book)]
-    if op.traits.elementwise and len(op.inputs) == 1:  # against a constant, which keeps its share
+    if (op.traits.elementwise or op.traits.constants is not None) and len(op.inputs) == 1:
+        # against a constant, which keeps its share
         (won,) = transposed(op, [first], first.dtype, op.inputs)
         if book.active:
             book.constant = book.constant + op.output.samples.sum(first) - op.inputs[0].samples.sum(won)

@@ -37,7 +37,9 @@ def _recognise_family(op: Op) -> None:
         return
     if op.kind in ("max", "min") and isinstance(op.argument(1, "other"), Tensor | Value):
         _become(op, f"{op.kind}imum")  # of two tensors, element by element
-    if op.family is Family.REARRANGE and "reduce" in op.kwargs:
+    if op.kind in ("scatter_reduce", "index_reduce"):
+        _recognise_reduction(op)
+    elif op.family is Family.REARRANGE and "reduce" in op.kwargs:
         op.refuse("`reduce=` adds or multiplies values that land on one place, which is not a move of elements")
     elif op.family is Family.REARRANGE and op.traits.constants is not None and _collides(op):
         op.refuse("several elements are written to one place, where only one of them stays")
@@ -108,6 +110,10 @@ def _recognise_softmax(op: Op) -> bool:
     if exponential is None or number is None:
         return False
     shape, z = op.output.shape, exponential.inputs[0]
+    if number.shape == shape and _sums_to_one_by_group(op, exponential, number):
+        _become(op, "softmax")
+        op.refuse("a softmax over groups of rows (a graph's edges, say) that is no gate")
+        return True
     row = (1,) * (len(shape) - len(number.shape)) + number.shape
     axes = [axis for axis, size in enumerate(shape) if row[axis] == 1 < size]
     if not axes or not bool(((op.output.data.sum(axes) - 1).abs() < NEAR_ONE).all()):
@@ -122,6 +128,26 @@ def _recognise_softmax(op: Op) -> bool:
         _become(op, "softmax")
         op.refuse("a softmax written by hand, over several axes or with a step between exp and the sum")
     return True
+
+
+def _sums_to_one_by_group(op: Op, exponential: Op, number: Value) -> bool:
+    """Whether exp(z) is divided by its sum over groups of rows: added up as exp(z) was, the quotients are one."""
+    below = number.producer
+    while below is not None and not below.kind.startswith(("scatter_", "index_add")) and _transparent(below):
+        below = below.inputs[0].producer
+    if below is None or below.family is not Family.SPLIT or below.inputs != [exponential.output]:
+        return False
+    groups, members = (below.call([each]) for each in (op.output.data, torch.ones_like(op.output.data)))
+    return bool((((groups - 1).abs() < NEAR_ONE) | (members == 0)).all())
+
+
+def _recognise_reduction(op: Op) -> None:
+    """Values that land on one place are added up, averaged, or the largest or smallest of them stays."""
+    how = op.argument(4, "reduce")
+    if how in ("amax", "amin"):
+        op.family = Family.WINNER
+    elif how not in ("sum", "mean"):
+        op.refuse(f"`reduce={how!r}` multiplies values that land on one place")
 
 
 def _scaled_exponential(op: Op) -> tuple[Op | None, Value | None]:
