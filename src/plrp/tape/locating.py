@@ -209,7 +209,8 @@ def _replayed(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[
         owners = (a.nan_to_num(-1.0) - 1).round().long().clamp(-1, batch)
         inside = owners.clamp(0, batch - 1)
         right = ((a - first.to(device)[inside]).abs() < CLOSE) & ((b - second.to(device)[inside]).abs() < CLOSE)
-        layouts.append(_locate(torch.where(nobody, NOBODY, torch.where(right, inside, SEVERAL)), batch))
+        owners = torch.where(nobody, NOBODY, torch.where(right, inside, SEVERAL))
+        layouts.append(_locate(owners, batch, op.inputs[0].samples.vectors))
     return layouts
 
 
@@ -226,19 +227,25 @@ def _without_constants(op: Op) -> Op:
     return dataclasses.replace(op, args=args, kwargs=kwargs)
 
 
-def _locate(owners: Tensor, batch: int) -> Samples:
-    """The axis along which the owners of entries change, if there is exactly one; constants may lie between them."""
+def _locate(owners: Tensor, batch: int, vectors: tuple[Tensor, ...] = ()) -> Samples:
+    """The axis along which the owners of entries change, if there is exactly one; constants may lie between them.
+
+    Of groups, a row that nobody owns (a node without neighbours) is the sample's that has this row in the inputs, and a
+    sample may be without rows (a graph without edges).
+    """
     reason = MIXES if owners.numel() else TAKES_OUT
     for axis in range(owners.dim()) if owners.numel() and not bool((owners == SEVERAL).any()) else ():
         line = owners.movedim(axis, 0).reshape(owners.shape[axis], -1)
         ids = line.amax(1)
         if not bool(((line == ids[:, None]) | (line == NOBODY)).all()):
             continue
+        named = (v for v in vectors if len(v) == len(ids) and bool(((v == ids) | (ids == NOBODY)).all()))
+        ids = next(named, ids)
         if bool((ids == NOBODY).any()):
             reason = ADDS_ROWS
-        elif not bool((ids.bincount(minlength=batch) > 0).all()):
+        elif not vectors and not bool((ids.bincount(minlength=batch) > 0).all()):
             reason = TAKES_OUT
         else:
             plain = torch.equal(ids, torch.arange(batch, device=ids.device))
-            return Samples(batch, axis, None if plain else ids)
+            return Samples(batch, axis, None if plain else ids, vectors=vectors)
     return Samples(batch, mixed=reason)

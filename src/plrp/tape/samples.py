@@ -6,12 +6,41 @@ merged the batch axis: (batch, time, …) → (batch · time, …) → (time, ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
+
+
+class Groups:
+    """Samples that are groups of rows, as graphs are groups of nodes: a vector per input says whose each row is.
+
+    Two of them are equal if their vectors are, so that they can be keys.
+    """
+
+    def __init__(self, vectors: Sequence[Tensor]) -> None:
+        self.batch = 1 + max((int(ids.max()) for ids in vectors if ids.numel()), default=-1)
+        own = tuple(ids.detach().clone() for ids in vectors)
+        self.layouts = [Samples(self.batch, 0, ids, vectors=own) for ids in own]
+        self._key = tuple((tuple(ids.shape), ids.cpu().numpy().tobytes()) for ids in vectors)
+
+    def rows_of(self, number: int, samples: Sequence[int]) -> Iterator[Tensor]:
+        """The rows of each of these samples in one of the inputs, as a mask."""
+        ids = self.layouts[number].ids
+        assert ids is not None
+        return (ids == sample for sample in samples)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Groups) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+Batch = int | None | Groups
+"""Where the samples are in a model's inputs: 0, the first axis; None, there is one sample; or groups of rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +52,7 @@ class Samples:
     ids: Tensor | None = None
     mixed: str = ""  # why the samples do not lie along an axis any more, so that relevance must not pass
     whole: bool = False  # there is no batch axis: every tensor belongs to the one sample
+    vectors: tuple[Tensor, ...] = ()  # of groups: whose each row of the inputs is
 
     @staticmethod
     @lru_cache(maxsize=64)
