@@ -337,8 +337,8 @@ def explain(
       `condition`;
     - `samples`: None for a model without a batch axis (a graph of nodes, say): one explanation of the whole, of a score
       that `target` gives by an index into the output or a callable. A vector of whole numbers names the sample of each
-      row, as PyTorch Geometric's `batch` names each node's graph (a tuple of vectors for several inputs, nodes and edges
-      say); the output has a row per sample;
+      row, as PyTorch Geometric's `batch` names each node's graph (a tuple of vectors for several inputs, say nodes and
+      edges); the output has a row per sample;
     - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`;
     - `condition`: what may pass the outputs of some layers, such as `{"layer3.0.conv2": [12, 40]}`: channels (whole
       numbers), positions (tuples), a boolean mask, or a callable (activation, gradient of the score, relevance) → mask.

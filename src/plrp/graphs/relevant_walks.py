@@ -1,6 +1,6 @@
 """Relevant walks and subgraphs of one graph (GNN-LRP, Schnake et al. 2021; subgraphs, Xiong et al. 2022).
 
-A walk W = (J₀ … J_L) names a node at every place of the tape (`places.py`). Its relevance R_W is the relevance that is
+A walk W = (J₀ … J_L) names a node at every place of the tape (`node_places.py`). Its relevance R_W is the relevance that is
 handed down through exactly these nodes. The relevance of a subgraph is the sum over the walks inside it, and needs no
 list of them: relevance goes down once, from place to place, and a mask takes the other nodes out at each place.
 
@@ -29,7 +29,7 @@ from plrp.tape.trace import Trace
 from plrp.tape.values import Value
 from plrp.walk import Walk
 
-from .places import Place, places
+from .node_places import NodePlace, node_places
 
 CHUNK = 1 << 24  # entries of relevances that are handed down at once
 MOST = 1_000_000  # partial walks that are held at once
@@ -59,14 +59,14 @@ class Descent:
         with torch.inference_mode(False), torch.no_grad():
             self.walk = Walk(trace, request, passage=Passage(factors=factors))
             start, products = self.walk.start, self.walk.composite.products
-            self.places = places(start.ops, start.value, trace.inputs[0], products)
+            self.places = node_places(start.ops, start.value, trace.inputs[0], products)
         self.score = float(start.score)
 
-    def rows(self, place: Place, relevance: Tensor) -> Tensor:
+    def rows(self, place: NodePlace, relevance: Tensor) -> Tensor:
         """The relevance of a place as (nodes, features)."""
         return relevance.movedim(place.axis, 0).flatten(1)
 
-    def send(self, relevance: Tensor, upper: Value, ends: Sequence[Place]) -> tuple[Tensor, ...]:
+    def send(self, relevance: Tensor, upper: Value, ends: Sequence[NodePlace]) -> tuple[Tensor, ...]:
         """The relevance (nodes, features) that arrives at each of these places, where it stops."""
         with torch.inference_mode(False), torch.no_grad():
             arrived = self.walk.send(relevance, upper, [place.value for place in ends])
@@ -94,8 +94,10 @@ class Descent:
     def at_places(self, mask: Tensor | None = None) -> list[Tensor]:
         """The relevance (…, nodes, features) at every place; at each, a mask (…, nodes) weighs the nodes."""
         start, last = self.walk.start, len(self.places) - 1
-        there = [rows.expand(*(() if mask is None else mask.shape[:-1]), *rows.shape) for rows in
-                 self.send(start.relevance, start.value, self.places)]
+        there = [
+            rows.expand(*(() if mask is None else mask.shape[:-1]), *rows.shape)
+            for rows in self.send(start.relevance, start.value, self.places)
+        ]
 
         def weight(number: int, times: int) -> Tensor | float:
             if mask is None:
@@ -213,7 +215,7 @@ def walks(
 ) -> Walks:
     """The strongest walks of a graph by |R_W|: exactly the `top` ones, found by best-first search.
 
-    - `hold`: stop when the walks add up to this share of the relevance of all walks; with `top=None` that alone decides;
+    - `hold`: stop when the walks add up to this share of the relevance of all walks; `top=None`: it alone decides;
     - `composite`: None is `falling_gamma`.
 
     A partial walk that arrived with relevance r can bring at most Σ_k |r_k| u(k), where u(k) is the most that a unit at
@@ -235,7 +237,9 @@ def walks(
     return Walks(nodes, torch.tensor(relevance, dtype=descent.walk.dtype), descent.score, total)
 
 
-State = dict[int, Tensor]  # by the number of a place: the relevance (features,) that waits there at a partial walk's node
+State = dict[
+    int, Tensor
+]  # by the number of a place: the relevance (features,) that waits there at a partial walk's node
 
 
 class _Search:

@@ -127,7 +127,9 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         if self.batch == 1:
             return self
         if isinstance(self.samples, Groups):
-            raise ValueError("One graph cannot be taken out of its batch, whose edges the model holds: explain it alone.")
+            raise ValueError(
+                "One graph cannot be taken out of its batch, whose edges the model holds: explain it alone."
+            )
         given = [value.data[sample : sample + 1] for value in self.inputs]
         return self.with_inputs(given[0] if self.single else given)
 

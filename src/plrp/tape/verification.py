@@ -72,10 +72,9 @@ def trace(
     """Record one forward pass of `model` for explaining it any number of times.
 
     `inputs` is a tensor with the batch on its first axis, or a tuple of such tensors for a model with several inputs;
-    with `samples=None` the model has no batch axis, and the trace is of one whole; a vector names each row's sample (see
-    `plrp.explain`). `rules` are your own rules for
-    operations, see `plrp.rules_for`. The model is not touched. An operation without a rule raises
-    `UnsupportedOperation`.
+    with `samples=None` the model has no batch axis, and the trace is of one whole; a vector names the sample of each
+    row, see `plrp.explain`. `rules` are your own rules for operations, see `plrp.rules_for`. The model is not touched.
+    An operation without a rule raises `UnsupportedOperation`.
     """
     own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
     with rules_for(rules or {}):  # of a copy: the user may change the tensors later
@@ -314,9 +313,7 @@ def _selections(batch: int, rounds: int) -> list[list[int]]:
     return [chosen for number in range(rounds) for chosen in (halves if number % 2 == 0 else halves[::-1])]
 
 
-def _moved(
-    given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[int], samples: Batch
-) -> list[Tensor]:
+def _moved(given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[int], samples: Batch) -> list[Tensor]:
     """The inputs with the chosen samples moved; without a batch axis, the whole input is."""
     generator, step = torch.Generator().manual_seed(number), 1 if number % 2 == 0 else -1
     inputs = []

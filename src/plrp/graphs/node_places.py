@@ -1,8 +1,8 @@
 """Where on the tape the nodes of a graph are: the places between its message-passing layers.
 
-A message-passing layer is an operation whose rows mix: an entry of its output depends on several nodes. That is found by
-probing (`tape/locating.py`), whatever the layer is called: `scatter_add`, a product with an adjacency matrix, a maximum
-over neighbours, a virtual node. The depth of a tensor is the number of such operations below it. Between two of them
+A message-passing layer is an operation whose rows mix: an entry of its output depends on several nodes. Probing finds
+it (`tape/locating.py`), whatever it is called: `scatter_add`, a product with an adjacency matrix, a maximum over
+neighbours, a virtual node. The depth of a tensor is the number of such operations below it. Between two of them
 every row is one node's. There one tensor that all relevance passes is chosen as the *place* of that depth.
 """
 
@@ -25,7 +25,7 @@ from plrp.tape.values import Op, Value, reached, replaced
 AGGREGATES = ("scatter_add", "scatter_reduce", "index_add", "index_reduce")
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """A tensor with a row for every node: along `axis`, node i is row i. A virtual node may come last."""
 
     value: Value
@@ -41,7 +41,7 @@ class _Rows(NamedTuple):
     mixed: bool = False  # whether this tensor is the output of a message-passing layer
 
 
-def places(ops: Sequence[Op], top: Value, nodes: Value, products: str | None) -> list[Place]:
+def node_places(ops: Sequence[Op], top: Value, nodes: Value, products: str | None) -> list[NodePlace]:
     """The places of every depth, the input `nodes` first, on the way of relevance from the tensor `top`.
 
     `products` says how the composite divides products of two signals.
@@ -51,7 +51,7 @@ def places(ops: Sequence[Op], top: Value, nodes: Value, products: str | None) ->
     if id(top) not in rows:
         raise ValueError("The score does not depend on the node features: there are no walks.")
     below, above, entries = _paths(way, top, rows, products)
-    chosen = [Place(nodes, 0)]
+    chosen = [NodePlace(nodes, 0)]
     for depth in range(1, rows[id(top)].depth + 1):
         here = [v for op in way for v in op.outputs if id(v) in rows and rows[id(v)].depth == depth]
         ways = sum(entries[id(v)] * below[id(v)] for v in here)
@@ -63,7 +63,7 @@ def places(ops: Sequence[Op], top: Value, nodes: Value, products: str | None) ->
             )
         if ways:  # else relevance goes around this depth
             best = min(reversed(cuts), key=lambda v: v.shape.numel())
-            chosen.append(Place(best, rows[id(best)].axis))
+            chosen.append(NodePlace(best, rows[id(best)].axis))
     return chosen
 
 
@@ -102,8 +102,10 @@ def _rows_of_all(way: Sequence[Op], nodes: Value, products: str | None) -> dict[
 
 
 def _new_axis(op: Op, value: Value, source: Value, axis: int, sizes: set[int]) -> int | None:
-    """The axis of the receiving nodes in an output, if it has as many rows as there are nodes: that of the input's rows,
-    or, where these are reduced (a maximum over dense neighbours), another one before the features.
+    """The axis of the receiving nodes in an output with as many rows as there are nodes; None: it has no such axis.
+
+    It is that of the input's rows, or, where these are reduced (a maximum over dense neighbours), another one before
+    the features.
     """
     if op.family is Family.REARRANGE:
         return None
@@ -129,7 +131,7 @@ def _lines(op: Op, tops: Sequence[Value], rows: dict[int, _Rows], count: int) ->
     for value in tops:
         _, axis, ids, _ = rows[id(value)]
         assert ids is not None
-        size = int(max(count, ids.max() + 1)) if ids.numel() else count
+        size = max(count, int(ids.max()) + 1) if ids.numel() else count
         owners = torch.where(ids == NOBODY, size, ids)  # constants as one more node
         probes[id(value)] = Value(value.data, Samples(size + 1, axis, owners)), size
     args, kwargs = replaced((op.args, op.kwargs), lambda v: probes[id(v)][0] if id(v) in probes else v.data)
@@ -147,7 +149,9 @@ def _paths(
 
     Ways around the layer (skips) are not counted: they change no node.
     """
-    steps = [(v, s) for op in way for v in op.outputs for s in op.receivers(products) if id(v) in rows and id(s) in rows]
+    steps = [
+        (v, s) for op in way for v in op.outputs for s in op.receivers(products) if id(v) in rows and id(s) in rows
+    ]
     inside = [rows[id(value)].depth == rows[id(source)].depth for value, source in steps]
     below, above, entries = Counter[int](), Counter[int]({id(top): 1}), Counter[int]({id(top): 1})
     for (value, source), same in zip(steps, inside, strict=True):
