@@ -93,7 +93,7 @@ def _rows_of_all(way: Sequence[Op], nodes: Value, products: str | None) -> dict[
                 order = torch.arange(value.shape[new], device=value.data.device)
                 rows[id(value)] = _Rows(depth + 1, new, order, mixed=True)
             elif line is None:
-                rows[id(value)] = _Rows(depth, min(axis, len(value.shape) - 1), None)
+                rows[id(value)] = _Rows(depth, max(0, min(axis, len(value.shape) - 1)), None)
             else:
                 rows[id(value)] = _Rows(depth, *line)
                 if _is_place(rows[id(value)], count):
@@ -110,7 +110,7 @@ def _new_axis(op: Op, value: Value, source: Value, axis: int, sizes: set[int]) -
     if op.family is Family.REARRANGE:
         return None
     if len(value.shape) == len(source.shape):
-        return axis if value.shape[axis] in sizes else None
+        return axis if axis < len(value.shape) and value.shape[axis] in sizes else None
     others = [a for a, size in enumerate(source.shape[:-1]) if a != axis and size in sizes]
     reduces = op.family in (Family.SPLIT, Family.WINNER) and len(value.shape) == len(source.shape) - 1
     return others[0] - (others[0] > axis) if others and reduces else None
