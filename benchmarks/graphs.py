@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import random
 import statistics
 import warnings
@@ -62,7 +63,7 @@ def molecule(seed: int) -> Data:
     while len(graph) < size:
         at = draw.choice([n for n in graph if graph.degree(n) < 3])
         ring = [at, *range(len(graph), len(graph) + draw.choice((1, 1, 1, 4, 5)))]
-        graph.add_edges_from(zip(ring, ring[1:], strict=False))
+        graph.add_edges_from(itertools.pairwise(ring))
         if len(ring) > 2:
             graph.add_edge(ring[-1], at)
     atoms = dict.fromkeys(graph, 0)
@@ -70,7 +71,9 @@ def molecule(seed: int) -> Data:
 
     def hang(kind: int, at: int | None = None) -> int:
         new = len(graph)
-        graph.add_edge(new, draw.choice([n for n in graph if graph.degree(n) < 3 and atoms[n] == 0]) if at is None else at)
+        graph.add_edge(
+            new, draw.choice([n for n in graph if graph.degree(n) < 3 and atoms[n] == 0]) if at is None else at
+        )
         atoms[new] = kind
         return new
 
@@ -102,7 +105,7 @@ class GIN(nn.Module):
         sizes = [features, width, width, width]
         self.layers = nn.ModuleList(
             geometric.GINConv(nn.Sequential(nn.Linear(a, width), nn.ReLU(), nn.Linear(width, b)))
-            for a, b in zip(sizes, sizes[1:], strict=False)
+            for a, b in itertools.pairwise(sizes)
         )
         self.head = nn.Linear(width, 2)
 
@@ -201,7 +204,7 @@ def gradient_input(case: Case) -> Tensor:
 
 def gnn_explainer(case: Case) -> Tensor:
     torch.manual_seed(0)
-    config = dict(mode="multiclass_classification", task_level="graph", return_type="raw")
+    config = {"mode": "multiclass_classification", "task_level": "graph", "return_type": "raw"}
     explainer = Explainer(
         case.model, GNNExplainer(epochs=100), explanation_type="model", node_mask_type="object", model_config=config
     )
@@ -270,7 +273,11 @@ def rows(kind: str, graphs: int) -> Iterator[dict[str, Any]]:
             relevance = method(case)
             auac, aupc = curves(case, relevance)
             yield dict(
-                zip(COLUMNS, (kind, seed, name, auroc(relevance, data.motif), accuracy(relevance, data.motif), auac, aupc))
+                zip(
+                    COLUMNS,
+                    (kind, seed, name, auroc(relevance, data.motif), accuracy(relevance, data.motif), auac, aupc),
+                    strict=False,
+                )
             )
 
 
@@ -281,7 +288,9 @@ def walk_counts(kind: str, graphs: int, prunings: tuple[float, ...] = (0.0, *PRU
     for p in prunings:
         how = plrp.Pruning(p=p) if p else None
         numbers = [len(plrp.graphs.walks(c.trace, target=c.score, pruning=how, top=20_000, hold=0.9)) for c in cases]
-        print(f"{kind}, p = {p:g}: {statistics.median(numbers):g} walks hold 90% (median of {graphs} graphs)", flush=True)
+        print(
+            f"{kind}, p = {p:g}: {statistics.median(numbers):g} walks hold 90% (median of {graphs} graphs)", flush=True
+        )
 
 
 def table(path: Path) -> str:
