@@ -79,8 +79,9 @@ def quotients(n: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def shares(h: Tensor, mixing: Tensor, weight: Tensor, gamma: float) -> Tensor:
-    """T[J, j, K, k] = λ_JK h_Jj w^γ_jk / Σ_Jj λ_JK h_Jj w^γ_jk for h ≥ 0; w^γ = w + γ w⁺ where the output is above 0, and
-    w + γ w⁻ where it is below; weight is (j, k).
+    """T[J, j, K, k] = λ_JK h_Jj w^γ_jk / Σ_Jj λ_JK h_Jj w^γ_jk for h ≥ 0; weight is (j, k).
+
+    w^γ = w + γ w⁺ where the output is above 0, and w + γ w⁻ where it is below.
     """
     parts = [
         quotients(torch.einsum("JK,Jj,jk->JjKk", mixing, h, weight + gamma * part), (0, 1))

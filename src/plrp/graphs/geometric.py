@@ -40,24 +40,20 @@ class PLRPExplainer(ExplainerAlgorithm):
                 "features of each kind as one input."
             )
         check_edges(edge_index, len(x))
-        recorded = trace(lambda features: model(features, edge_index, **kwargs), x, samples=None)
-        wants_edges = self.explainer_config.edge_mask_type is not None
         found = relevance(
-            recorded,
-            edge_index if wants_edges else None,
+            trace(lambda features: model(features, edge_index, **kwargs), x, samples=None),
+            None if self.explainer_config.edge_mask_type is None else edge_index,
             target=lambda output: self._score(output, target, index),
             composite=self.composite,
             pruning=self.pruning,
         )
-        kind = self.explainer_config.node_mask_type
-        whole = found.explanation.relevance.flatten(1)
         masks = {
-            None: None,
-            MaskType.object: whole.sum(1, keepdim=True),
-            MaskType.attributes: whole,
-            MaskType.common_attributes: whole.sum(0, keepdim=True),
+            MaskType.object: found.nodes[:, None],
+            MaskType.attributes: found.explanation.relevance,
+            MaskType.common_attributes: found.features[None],
         }
-        return Explanation(node_mask=self._mask(masks[kind]), edge_mask=self._mask(found.edges))
+        kind = self.explainer_config.node_mask_type
+        return Explanation(node_mask=self._mask(masks.get(kind)), edge_mask=self._mask(found.edges))
 
     def supports(self) -> bool:
         """Graphs and nodes are explained; edges (links) are not."""

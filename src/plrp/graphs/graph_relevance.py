@@ -91,7 +91,6 @@ def _steps(descent: Descent) -> Tensor:
                 brings[q][node] += each.sum(0)
                 steps[reached, node] += each @ relevance
                 steps[reached, reached] += (q - 1 - p) * (each @ relevance)  # around the layers between
-    start = descent.walk.start
-    for p, rows in enumerate(descent.send(start.relevance, start.value, descent.places)):
+    for p, rows in enumerate(descent.begun):
         steps.diagonal()[: len(rows)] += (last - p) * (rows * brings[p]).sum(1)
     return steps / max(1, last)

@@ -1,16 +1,15 @@
 """Relevant walks and subgraphs of one graph (GNN-LRP, Schnake et al. 2021; subgraphs, Xiong et al. 2022).
 
-A walk W = (J₀ … J_L) names a node at every place of the tape (`node_places.py`). Its relevance R_W is the relevance that is
-handed down through exactly these nodes. The relevance of a subgraph is the sum over the walks inside it, and needs no
-list of them: relevance goes down once, from place to place, and a mask takes the other nodes out at each place.
-
-A way around a message-passing layer (a skip) changes no node, so its walk stays at the node for that layer.
+A walk W = (J₀ … J_L) names a node at every place of the tape (`node_places.py`); its relevance R_W is handed down by
+exactly these nodes. The relevance of a subgraph is the sum over the walks inside it, and needs no list of them: the
+relevance goes down once, and a mask takes the other nodes out at each place. A way around a message-passing layer (a
+skip) changes no node, so its walk stays at the node for that layer.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -39,9 +38,8 @@ Blocks = list[dict[int, tuple[list[int], Tensor]]]  # by lower place and upper n
 
 def falling_gamma(trace: Trace, gamma: float = 3.0) -> Composite:
     """γ for every linear layer, which falls linearly from the first of them to 0 at the last (Schnake et al. 2021)."""
-    layers = trace.layers
-    steps = max(1, len(layers) - 1)
-    rules: dict[str, Rule] = {op.name: Gamma(gamma * (1 - n / steps)) for n, op in enumerate(layers[:-1])}
+    last = len(trace.layers) - 1
+    rules: dict[str, Rule] = {op.name: Gamma(gamma * (1 - n / last)) for n, op in enumerate(trace.layers[:last])}
     products = "half" if trace.unsupported_under(None) else None
     return Composite([(is_any, Epsilon())], layers=rules, name=f"falling γ from {gamma:g}", products=products)
 
@@ -62,53 +60,46 @@ class Descent:
             self.places = node_places(start.ops, start.value, trace.inputs[0], products)
         self.score = float(start.score)
 
-    def rows(self, place: NodePlace, relevance: Tensor) -> Tensor:
-        """The relevance of a place as (nodes, features)."""
+    def rows(self, place: NodePlace, relevance: Tensor | None) -> Tensor:
+        """The relevance of a place as (nodes, features); None is zero."""
+        like = place.value.data
+        relevance = torch.zeros_like(like, dtype=self.walk.dtype) if relevance is None else relevance
         return relevance.movedim(place.axis, 0).flatten(1)
 
     def send(self, relevance: Tensor, upper: Value, ends: Sequence[NodePlace]) -> tuple[Tensor, ...]:
         """The relevance (nodes, features) that arrives at each of these places, where it stops."""
         with torch.inference_mode(False), torch.no_grad():
             arrived = self.walk.send(relevance, upper, [place.value for place in ends])
-            return tuple(
-                self.rows(place, relevance.new_zeros(place.value.shape) if r is None else r)
-                for place, r in zip(ends, arrived, strict=True)
-            )
+            return tuple(map(self.rows, ends, arrived))
 
     def below(self, number: int, rows: Tensor) -> tuple[Tensor, ...]:
         """The relevances that arrive at all lower places, (…, nodes, features), from some (…, nodes, features) here."""
-        place = self.places[number]
-        shape = list(place.value.shape)
+        place, shape = self.places[number], list(self.places[number].value.shape)
         order = [shape.pop(place.axis), *shape]
 
         def one(each: Tensor) -> tuple[Tensor, ...]:
             return self.send(each.reshape(order).movedim(0, place.axis), place.value, self.places[:number])
 
-        if rows.dim() == 2:
-            return one(rows)
         size = max(1, CHUNK // max(p.value.shape.numel() for p in self.places))
-        with torch.no_grad():
-            arrived: tuple[Tensor, ...] = torch.vmap(one, chunk_size=size)(rows)
-        return arrived
+        return one(rows) if rows.dim() == 2 else torch.vmap(one, chunk_size=size)(rows)
+
+    @property
+    def begun(self) -> tuple[Tensor, ...]:
+        """The relevance (nodes, features) that arrives at each place from the score, around all places above it."""
+        return self.send(self.walk.start.relevance, self.walk.start.value, self.places)
 
     def at_places(self, mask: Tensor | None = None) -> list[Tensor]:
         """The relevance (…, nodes, features) at every place; at each, a mask (…, nodes) weighs the nodes."""
-        start, last = self.walk.start, len(self.places) - 1
-        there = [
-            rows.expand(*(() if mask is None else mask.shape[:-1]), *rows.shape)
-            for rows in self.send(start.relevance, start.value, self.places)
-        ]
+        last, masks = len(self.places) - 1, torch.ones(0) if mask is None else mask
 
-        def weight(number: int, times: int) -> Tensor | float:
-            if mask is None:
-                return 1.0
-            extra = there[number].shape[-2] - mask.shape[-1]  # a virtual node is in every subgraph
-            return torch.nn.functional.pad(mask, (0, extra), value=1.0)[..., None] ** times
+        def weigh(rows: Tensor, times: int) -> Tensor:
+            missing = rows.shape[-2] - masks.shape[-1]  # a virtual node is in every subgraph
+            return rows * torch.nn.functional.pad(masks, (0, missing), value=1.0).to(rows)[..., None] ** times
 
-        there = [rows * weight(p, last - p + 1) for p, rows in enumerate(there)]
+        there = [weigh(rows, last - p + 1) for p, rows in enumerate(self.begun)]
         for q in range(last, 0, -1):
             for p, rows in enumerate(self.below(q, there[q])):
-                there[p] = there[p] + rows * weight(p, q - p)
+                there[p] = there[p] + weigh(rows, q - p)
         return there
 
     def blocks(self, number: int) -> Blocks:
@@ -156,18 +147,16 @@ def subgraph(
 def _as_mask(nodes: Any, count: int) -> Tensor:
     """The nodes of a subgraph as a boolean mask."""
     given = torch.as_tensor(nodes)
-    if given.dtype == torch.bool:
-        if given.dim() not in (1, 2) or given.shape[-1] != count:
+    if given.dtype == torch.bool and given.dim() in (1, 2):
+        if given.shape[-1] != count:
             raise ValueError(f"A mask of nodes has shape {tuple(given.shape)}: the graph has {count} nodes.")
         return given
-    if given.dim() != 1 or given.is_floating_point():
+    if given.dim() != 1 or (given.is_floating_point() and given.numel()):
         raise TypeError("nodes is a list of node numbers or a boolean mask.")
     for node in given.tolist():
         if not 0 <= node < count:
             raise ValueError(f"There is no node {node}: the graph has {count}, 0…{count - 1}.")
-    mask = torch.zeros(count, dtype=torch.bool)
-    mask[given.long()] = True
-    return mask
+    return torch.zeros(count, dtype=torch.bool).index_fill(0, given.long(), True)
 
 
 @dataclass
@@ -247,43 +236,32 @@ class _Search:
 
     def __init__(self, descent: Descent) -> None:
         self.descent = descent
-        first = descent.rows(descent.places[0], descent.places[0].value.data)
-        self.bounds = [torch.ones(first.shape, dtype=descent.walk.dtype)]  # u of each place, (nodes, features)
-        self.blocks: list[Blocks] = [[]]
+        self.blocks: list[Blocks] = [descent.blocks(number) for number in range(len(descent.places))]
+        self.bounds = [torch.ones_like(descent.rows(descent.places[0], None))]  # u of each place, (nodes, features)
         for number in range(1, len(descent.places)):
-            blocks = descent.blocks(number)
-            self.blocks.append(blocks)
-            self.bounds.append(self._bound(number, blocks))
+            bound = torch.zeros_like(descent.rows(descent.places[number], None))
+            for node in range(len(bound)):
+                sums: dict[int, Tensor] = {}  # by the node J below
+                for (reached, part), u in zip(
+                    (blocks[node] for blocks in self.blocks[number]), self.bounds, strict=True
+                ):
+                    for j, brings in zip(reached, torch.einsum("jkf,jf->jk", part.abs(), u[reached]), strict=True):
+                        sums[j] = sums[j] + brings if j in sums else brings
+                bound[node] = torch.stack([bound[node], *sums.values()]).amax(0)
+            self.bounds.append(bound)
 
-    def _bound(self, number: int, blocks: Blocks) -> Tensor:
-        """u_l(k): what a unit at k can bring, at the best node J below."""
-        place = self.descent.places[number]
-        rows = self.descent.rows(place, place.value.data)
-        bound = torch.zeros(rows.shape, dtype=self.descent.walk.dtype)
-        for node in range(len(rows)):
-            sums: dict[int, Tensor] = {}
-            for p in range(number):
-                reached, part = blocks[p][node]
-                for j, brings in zip(reached, (part.abs() @ self.bounds[p][reached][..., None])[..., 0], strict=True):
-                    sums[j] = sums[j] + brings if j in sums else brings
-            if sums:
-                bound[node] = torch.stack(list(sums.values())).amax(0)
-        return bound
-
-    def __iter__(self) -> Any:
-        number, last = count(), len(self.descent.places) - 1
-        start = self.descent.walk.start
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], float]]:
+        number, last, begun = count(), len(self.descent.places) - 1, self.descent.begun
         heap: list[tuple[float, int, int, tuple[int, ...], State]] = []
 
         def push(place: int, node: int, above: tuple[int, ...], state: State) -> None:
             brings = sum(float(r.abs() @ self.bounds[p][node]) for p, r in state.items())
-            brings = abs(float(state[0].sum())) if place == 0 else brings
+            brings = brings if place else abs(float(state[0].sum()))
             if brings:
                 heapq.heappush(heap, (-brings, next(number), place, (node, *above), state))
 
-        arrived = self.descent.send(start.relevance, start.value, self.descent.places)
-        for node in range(max(map(len, arrived))):
-            push(last, node, (), {p: rows[node] for p, rows in enumerate(arrived) if node < len(rows)})
+        for node in range(max(map(len, begun))):
+            push(last, node, (), {p: rows[node] for p, rows in enumerate(begun) if node < len(rows)})
         while heap:
             _, _, place, walk, state = heapq.heappop(heap)
             if place == 0:
@@ -301,10 +279,9 @@ class _Search:
         """The partial walk continued by one node, by that node."""
         waiting = {p: r for p, r in state.items() if p < place}  # of ways around this layer
         children: dict[int, State] = {node: waiting} if waiting else {}
-        if place in state:
-            for p, blocks in enumerate(self.blocks[place]):
-                reached, part = blocks[node]
-                for j, r in zip(reached, state[place] @ part, strict=True):
-                    below = children.setdefault(j, {})
-                    below[p] = below[p] + r if p in below else r
+        for p, blocks in enumerate(self.blocks[place] if place in state else ()):
+            reached, part = blocks[node]
+            for j, r in zip(reached, state[place] @ part, strict=True):
+                below = children.setdefault(j, {})
+                below[p] = below[p] + r if p in below else r
         return children
