@@ -267,7 +267,7 @@ def test_nodes_and_edges_each_have_their_vector() -> None:
     )
     closes(found)
     assert found.relevance[1].shape == (edges.shape[1], OF_EDGES)
-    with pytest.raises(ValueError, match=r"names the samples of \[12\] rows and the inputs have \[12, 18\]"):
+    with pytest.raises(ValueError, match=r"names \[12\] rows and the inputs have \[12, 18\]"):
         plrp.explain(net, (x, torch.rand(edges.shape[1], OF_EDGES)), samples=batch)
 
 
@@ -293,11 +293,11 @@ def test_a_graph_cannot_be_taken_out_of_its_batch() -> None:
 @pytest.mark.parametrize(
     ("samples", "fault"),
     [
-        (torch.tensor([0, 0, 2, 2, 2, 2]), "Sample 1 has no rows"),
+        (torch.tensor([0, 0, 2, 2, 2, 2]), "A sample has no rows"),
         (torch.tensor([0.0] * 6), "vector of whole numbers"),
         (torch.zeros(6, 1, dtype=torch.long), "vector of whole numbers"),
         (torch.tensor([0, -1, 0, 0, 0, 0]), "vector of whole numbers"),
-        (torch.tensor([0, 0, 0]), r"samples of \[3\] rows and the inputs have \[6\]"),
+        (torch.tensor([0, 0, 0]), r"names \[3\] rows and the inputs have \[6\]"),
         (1, "samples is 0"),
         ("batch", "samples is 0"),
     ],

@@ -57,7 +57,7 @@ def relevance(
         steps = _steps(Descent(trace, target, chosen, pruning))
         places = edge_index[0].long() * nodes + edge_index[1].long()
         twice = places.bincount(minlength=nodes * nodes)[places]  # an edge that is there several times
-        edges = steps[:nodes, :nodes].flatten()[places] / twice
+        edges = steps.flatten()[places] / twice
     return GraphRelevance(first.flatten(1).sum(1), first.flatten(1).sum(0), edges, explanation)
 
 
@@ -79,8 +79,7 @@ def _steps(descent: Descent) -> Tensor:
     `brings` is the relevance that a unit at each neuron of a place brings to the input, over all ways down.
     """
     there, last = descent.at_places(), len(descent.places) - 1
-    size = max(map(len, there))
-    steps, brings = there[0].new_zeros(size, size), [torch.ones_like(there[0])]
+    steps, brings = there[0].new_zeros(len(there[0]), len(there[0])), [torch.ones_like(there[0])]
     for q in range(1, last + 1):
         blocks = descent.blocks(q)
         brings.append(torch.zeros_like(there[q]))
@@ -92,5 +91,5 @@ def _steps(descent: Descent) -> Tensor:
                 steps[reached, node] += each @ relevance
                 steps[reached, reached] += (q - 1 - p) * (each @ relevance)  # around the layers between
     for p, rows in enumerate(descent.begun):
-        steps.diagonal()[: len(rows)] += (last - p) * (rows * brings[p]).sum(1)
+        steps.diagonal().add_((last - p) * (rows * brings[p]).sum(1))
     return steps / max(1, last)

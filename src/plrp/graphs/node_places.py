@@ -26,7 +26,7 @@ AGGREGATES = ("scatter_add", "scatter_reduce", "index_add", "index_reduce")
 
 
 class NodePlace(NamedTuple):
-    """A tensor with a row for every node: along `axis`, node i is row i. A virtual node may come last."""
+    """A tensor with a row for every node: along `axis`, node i is row i."""
 
     value: Value
     axis: int
@@ -37,7 +37,7 @@ class _Rows(NamedTuple):
 
     depth: int
     axis: int
-    ids: Tensor | None  # the node of each row, `NOBODY` for a constant's; None where rows are of several nodes
+    ids: Tensor | None  # the node of each row; None where rows are of several nodes, or constants
     mixed: bool = False  # whether this tensor is the output of a message-passing layer
 
 
@@ -55,7 +55,8 @@ def node_places(ops: Sequence[Op], top: Value, nodes: Value, products: str | Non
     for depth in range(1, rows[id(top)].depth + 1):
         here = [v for op in way for v in op.outputs if id(v) in rows and rows[id(v)].depth == depth]
         ways = sum(entries[id(v)] * below[id(v)] for v in here)
-        cuts = [v for v in here if _is_place(rows[id(v)], nodes.shape[0]) and above[id(v)] * below[id(v)] == ways]
+        order = rows[id(nodes)].ids
+        cuts = [v for v in here if _same(rows[id(v)].ids, order) and above[id(v)] * below[id(v)] == ways]
         if ways and not cuts:
             raise ValueError(
                 f"After {depth} message-passing layers no single tensor holds all relevance of the nodes (two branches "
@@ -67,41 +68,31 @@ def node_places(ops: Sequence[Op], top: Value, nodes: Value, products: str | Non
     return chosen
 
 
-def _is_place(rows: _Rows, nodes: int) -> bool:
-    """Whether the rows of a tensor are the nodes in order; constants (a virtual node to begin with) may follow."""
-    if rows.ids is None or len(rows.ids) < nodes:
-        return False
-    order = torch.arange(len(rows.ids), device=rows.ids.device)
-    return bool(((rows.ids == order) | ((order >= nodes) & (rows.ids == NOBODY))).all())
-
-
 def _rows_of_all(way: Sequence[Op], nodes: Value, products: str | None) -> dict[int, _Rows]:
     """The rows of every tensor that depends on the nodes, by the id of its value."""
-    count = nodes.shape[0]
-    rows = {id(nodes): _Rows(0, 0, torch.arange(count, device=nodes.data.device))}
-    sizes = {count}  # of tensors whose rows are the nodes
+    order = torch.arange(nodes.shape[0], device=nodes.data.device)
+    rows = {id(nodes): _Rows(0, 0, order)}
     for op in way:
         inputs = [value for value in op.receivers(products) if id(value) in rows]
-        if not inputs:
-            continue
-        depth = max(rows[id(value)].depth for value in inputs)
+        depth = max((rows[id(value)].depth for value in inputs), default=0)
         tops = [value for value in inputs if rows[id(value)].depth == depth]
-        axis = rows[id(tops[0])].axis
-        for value, line in zip(op.outputs, _lines(op, tops, rows, count), strict=True):
-            new = _new_axis(op, value, tops[0], axis, sizes)
+        for value, line in zip(op.outputs, _lines(op, tops, rows, len(order)), strict=True) if tops else ():
+            axis = rows[id(tops[0])].axis
+            new = _new_axis(op, value, tops[0], axis, len(order))
             if new is not None and _mixes(op, [rows[id(v)] for v in tops], line):
-                order = torch.arange(value.shape[new], device=value.data.device)
                 rows[id(value)] = _Rows(depth + 1, new, order, mixed=True)
             elif line is None:
                 rows[id(value)] = _Rows(depth, max(0, min(axis, len(value.shape) - 1)), None)
             else:
                 rows[id(value)] = _Rows(depth, *line)
-                if _is_place(rows[id(value)], count):
-                    sizes.add(len(line[1]))
     return rows
 
 
-def _new_axis(op: Op, value: Value, source: Value, axis: int, sizes: set[int]) -> int | None:
+def _same(ids: Tensor | None, others: Tensor | None) -> bool:
+    return ids is not None and others is not None and torch.equal(ids, others)
+
+
+def _new_axis(op: Op, value: Value, source: Value, axis: int, nodes: int) -> int | None:
     """The axis of the receiving nodes in an output with as many rows as there are nodes; None: it has no such axis.
 
     It is that of the input's rows, or, where these are reduced (a maximum over dense neighbours), another one before
@@ -110,8 +101,8 @@ def _new_axis(op: Op, value: Value, source: Value, axis: int, sizes: set[int]) -
     if op.family is Family.REARRANGE:
         return None
     if len(value.shape) == len(source.shape):
-        return axis if axis < len(value.shape) and value.shape[axis] in sizes else None
-    others = [a for a, size in enumerate(source.shape[:-1]) if a != axis and size in sizes]
+        return axis if axis < len(value.shape) and value.shape[axis] == nodes else None
+    others = [a for a, size in enumerate(source.shape[:-1]) if a != axis and size == nodes]
     reduces = op.family in (Family.SPLIT, Family.WINNER) and len(value.shape) == len(source.shape) - 1
     return others[0] - (others[0] > axis) if others and reduces else None
 
@@ -127,18 +118,11 @@ def _lines(op: Op, tops: Sequence[Value], rows: dict[int, _Rows], count: int) ->
     """The axis of the nodes in each output, and whose each row is; None where nodes are mixed."""
     if any(rows[id(value)].ids is None for value in tops):
         return [None] * len(op.outputs)
-    probes = {}
-    for value in tops:
-        _, axis, ids, _ = rows[id(value)]
-        assert ids is not None
-        size = max(count, int(ids.max()) + 1) if ids.numel() else count
-        owners = torch.where(ids == NOBODY, size, ids)  # constants as one more node
-        probes[id(value)] = Value(value.data, Samples(size + 1, axis, owners)), size
-    args, kwargs = replaced((op.args, op.kwargs), lambda v: probes[id(v)][0] if id(v) in probes else v.data)
-    probe = dataclasses.replace(op, args=args, kwargs=kwargs, inputs=[probes[id(v)][0] for v in tops])
-    size = probes[id(tops[0])][1]
+    probes = {id(v): Value(v.data, Samples(count, rows[id(v)].axis, rows[id(v)].ids)) for v in tops}
+    args, kwargs = replaced((op.args, op.kwargs), lambda v: probes.get(id(v), v.data))
+    probe = dataclasses.replace(op, args=args, kwargs=kwargs, inputs=list(probes.values()))
     lines = owned_rows(probe, [value.data for value in op.outputs])
-    return [line and (line[0], torch.where(line[1] == size, NOBODY, line[1])) for line in lines]
+    return [None if line is None or bool((line[1] == NOBODY).any()) else line for line in lines]
 
 
 def _paths(

@@ -90,16 +90,11 @@ class Descent:
 
     def at_places(self, mask: Tensor | None = None) -> list[Tensor]:
         """The relevance (…, nodes, features) at every place; at each, a mask (…, nodes) weighs the nodes."""
-        last, masks = len(self.places) - 1, torch.ones(0) if mask is None else mask
-
-        def weigh(rows: Tensor, times: int) -> Tensor:
-            missing = rows.shape[-2] - masks.shape[-1]  # a virtual node is in every subgraph
-            return rows * torch.nn.functional.pad(masks, (0, missing), value=1.0).to(rows)[..., None] ** times
-
-        there = [weigh(rows, last - p + 1) for p, rows in enumerate(self.begun)]
+        last, weight = len(self.places) - 1, torch.ones(()) if mask is None else mask[..., None]
+        there = [rows * weight ** (last - p + 1) for p, rows in enumerate(self.begun)]
         for q in range(last, 0, -1):
             for p, rows in enumerate(self.below(q, there[q])):
-                there[p] = there[p] + weigh(rows, q - p)
+                there[p] = there[p] + rows * weight ** (q - p)
         return there
 
     def blocks(self, number: int) -> Blocks:
@@ -260,8 +255,8 @@ class _Search:
             if brings:
                 heapq.heappush(heap, (-brings, next(number), place, (node, *above), state))
 
-        for node in range(max(map(len, begun))):
-            push(last, node, (), {p: rows[node] for p, rows in enumerate(begun) if node < len(rows)})
+        for node in range(len(begun[0])):
+            push(last, node, (), {p: rows[node] for p, rows in enumerate(begun)})
         while heap:
             _, _, place, walk, state = heapq.heappop(heap)
             if place == 0:

@@ -142,22 +142,17 @@ def owned_rows(op: Op, outputs: Sequence[Tensor]) -> list[tuple[int, Tensor] | N
     """The axis of each output along which the samples of the inputs lie, and whose each position is (`NOBODY`: a
     constant's). Samples may be missing. None where several samples contribute to an entry, or nothing is known.
     """
-    rows: list[tuple[int, Tensor] | None] = []
-    for number, output in enumerate(outputs):
-        layout = _decided(op, output)
-        if layout is None and op.rule is None and op.family in _LINEAR:
-            weights = [None] if op.map is None else [torch.ones_like(op.map.weight), op.map.weight]
-            for weight in weights:
-                owners = _owners(op, outputs, None if weight is None else weight.double())
-                line = None if owners is None else next(_lines(owners[number]), None)
-                if line is not None:
-                    break
-            rows.append(line)
-        elif layout is None or layout.mixed:
-            rows.append(None)
-        else:
-            everyone = torch.arange(layout.batch, device=output.device)
-            rows.append((layout.axis, everyone if layout.ids is None else layout.ids))
+    decided = [_decided(op, output) for output in outputs]
+    if None not in decided or op.rule is not None or op.family not in _LINEAR:
+        everyone = torch.arange(op.inputs[0].samples.batch, device=outputs[0].device)
+        return [
+            None if one is None or one.mixed else (one.axis, everyone if one.ids is None else one.ids)
+            for one in decided
+        ]
+    weights = [None] if op.map is None else [torch.ones_like(op.map.weight).double(), op.map.weight.double()]
+    rows: list[tuple[int, Tensor] | None] = [None] * len(outputs)
+    for owners in (_owners(op, outputs, weight) for weight in weights if None in rows):
+        rows = rows if owners is None else [next(_lines(each), None) for each in owners]
     return rows
 
 

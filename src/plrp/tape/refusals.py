@@ -35,17 +35,15 @@ def as_batch(samples: Any) -> Batch:
                     "sample, 0, 1, …, as a vector of whole numbers."
                 )
         groups = Groups([ids.long() for ids in vectors])
-        empty = (vectors[0].bincount(minlength=groups.batch) == 0).nonzero()[:, 0].tolist()
-        if empty or not groups.batch:
-            which = f"Sample {empty[0]}" if empty else "The batch"
-            raise ValueError(f"{which} has no rows in `samples`: number the samples without gaps, from 0.")
+        if not groups.batch or bool((vectors[0].bincount(minlength=groups.batch) == 0).any()):
+            raise ValueError("A sample has no rows in `samples`: number the samples without gaps, from 0.")
         return groups
-    if isinstance(samples, Groups) or (samples is None or (type(samples) is int and samples == 0)):
-        return samples
-    raise ValueError(
-        f"samples is 0, the axis of the batch, None for a model without one, or a vector that names each row's sample, "
-        f"not {samples!r}: put it first."
-    )
+    if samples is not None and (type(samples) is not int or samples != 0):
+        raise ValueError(
+            "samples is 0, the axis of the batch, None for a model without one, or a vector that names each row's "
+            f"sample, not {samples!r}: put it first."
+        )
+    return samples
 
 
 def check_inputs(inputs: Tensor | Sequence[Tensor], samples: Batch = 0) -> list[Tensor]:
@@ -55,12 +53,9 @@ def check_inputs(inputs: Tensor | Sequence[Tensor], samples: Batch = 0) -> list[
     """
     given: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     if isinstance(samples, Groups):
-        rows = [len(x) if isinstance(x, Tensor) and x.dim() else 0 for x in given]
-        named = [layout.ids.numel() for layout in samples.layouts if layout.ids is not None]
+        named, rows = [len(ids) for ids in samples.vectors], [x.shape[0] if isinstance(x, Tensor) else 0 for x in given]
         if rows != named:
-            raise ValueError(
-                f"samples names the samples of {named} rows and the inputs have {rows}: give a vector for each input."
-            )
+            raise ValueError(f"samples names {named} rows and the inputs have {rows}: give a vector for each input.")
     if not given:
         raise ValueError("No inputs: give a tensor, or a tuple of tensors.")
     for number, x in enumerate(given):

@@ -6,7 +6,7 @@ merged the batch axis: (batch, time, …) → (batch · time, …) → (time, ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -22,15 +22,9 @@ class Groups:
 
     def __init__(self, vectors: Sequence[Tensor]) -> None:
         self.batch = 1 + max((int(ids.max()) for ids in vectors if ids.numel()), default=-1)
-        own = tuple(ids.detach().clone() for ids in vectors)
-        self.layouts = [Samples(self.batch, 0, ids, vectors=own) for ids in own]
-        self._key = tuple((tuple(ids.shape), ids.cpu().numpy().tobytes()) for ids in vectors)
-
-    def rows_of(self, number: int, samples: Sequence[int]) -> Iterator[Tensor]:
-        """The rows of each of these samples in one of the inputs, as a mask."""
-        ids = self.layouts[number].ids
-        assert ids is not None
-        return (ids == sample for sample in samples)
+        self.vectors = tuple(ids.detach().clone() for ids in vectors)
+        self.layouts = [Samples(self.batch, 0, ids, vectors=self.vectors) for ids in self.vectors]
+        self._key = tuple(tuple(ids.tolist()) for ids in vectors)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Groups) and self._key == other._key

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -319,8 +319,8 @@ def _moved(given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[in
     inputs = []
     for which, x in enumerate(given):
         changed = x.detach().clone()
-        places: Iterable[Any] = [...] if samples is None else chosen
-        for place in samples.rows_of(which, chosen) if isinstance(samples, Groups) else places:
+        places: list[Any] = [...] if samples is None else list(chosen)
+        for place in [samples.vectors[which] == n for n in chosen] if isinstance(samples, Groups) else places:
             sample = changed[place]
             changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
         inputs.append(changed)
