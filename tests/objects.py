@@ -77,7 +77,7 @@ class Objects(AbstractFileSystem):
     def _ask(self, method: str, path: str, content: bytes | None = None) -> bytes:
         request = urllib.request.Request(f"http://{self._strip_protocol(path)}", content, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return bytes(answer.read())
         except urllib.error.HTTPError:
             raise FileNotFoundError(path) from None

@@ -86,11 +86,11 @@ def branches(rule: str, x: Tensor, w: Tensor, b: Tensor, ones: Tensor | None = N
     """
     everyone = torch.ones_like(b)
     nothing = torch.zeros_like(b)
-    xw = x[:, None] * w
+    xw, epsilon = x[:, None] * w, options.get("epsilon", 1e-6)
     if rule == "zero":
         return [Branch(xw, b, everyone, 0.0)]
     if rule == "epsilon":
-        return [Branch(xw, b, everyone, options.get("epsilon", 1e-6))]
+        return [Branch(xw, b, everyone, epsilon)]
     if rule == "zplus":
         return [Branch(positive(xw), positive(b), everyone)]
     if rule == "signed-zplus":
@@ -102,20 +102,20 @@ def branches(rule: str, x: Tensor, w: Tensor, b: Tensor, ones: Tensor | None = N
     if rule == "alphabeta":
         alpha, beta = options.get("alpha", 2.0), options.get("beta", 1.0)
         return [
-            Branch(positive(xw), positive(b), alpha * everyone),
-            Branch(negative(xw), negative(b), -beta * everyone),
+            Branch(positive(xw), positive(b), alpha * everyone, epsilon),
+            Branch(negative(xw), negative(b), -beta * everyone, epsilon),
         ]
     if rule == "gamma":
         gamma = options.get("gamma", 0.25)
         z = xw.sum(0) + b
         return [
-            Branch(xw + gamma * positive(xw), b + gamma * positive(b), (z > 0).to(w.dtype)),
-            Branch(xw + gamma * negative(xw), b + gamma * negative(b), (z < 0).to(w.dtype)),
+            Branch(xw + gamma * positive(xw), b + gamma * positive(b), (z > 0).to(w.dtype), epsilon),
+            Branch(xw + gamma * negative(xw), b + gamma * negative(b), (z < 0).to(w.dtype), epsilon),
         ]
     if rule == "zbox":
         low = torch.as_tensor(options["low"], dtype=w.dtype).expand_as(x)
         high = torch.as_tensor(options["high"], dtype=w.dtype).expand_as(x)
-        return [Branch(xw - low[:, None] * positive(w) - high[:, None] * negative(w), nothing, everyone)]
+        return [Branch(xw - low[:, None] * positive(w) - high[:, None] * negative(w), nothing, everyone, epsilon)]
     if rule == "flat":
         assert ones is not None
         return [Branch(ones, nothing, everyone)]

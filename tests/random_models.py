@@ -1,7 +1,8 @@
 """Random models, each explained rightly, refused in a sentence, or wrong: `python tests/random_models.py 10000`.
 
 A model is drawn from its seed: clean, or with a step that hides a path, mixes samples, keeps state or is random
-(`random_steps.py`, `random_faults.py`). The answer to compare with is a slow LRP of its own in float64.
+(`random_steps.py`, `random_faults.py`). Models of token ids are a family of their own (`random_tokens.py`).
+The answer to compare with is a slow LRP of its own in float64.
 
 An explanation is *wrong in silence* if plrp returns it without an error and without a warning of its own (`SAID`), and
 
@@ -49,6 +50,7 @@ from random_steps import (
     values_of,
     without_rule,
 )
+from random_tokens import LENGTHS, VOCABULARY, token_ids, tokens
 
 FAMILIES = {"clean": 8, "hidden": 6, "mixed": 4, "stateful": 2}  # how often each is drawn
 SAID = "second input to check"  # a step may go unnoticed; and BrokenArithmetic, about numbers that are not finite
@@ -115,7 +117,9 @@ class Case:
         if self.family == "mixed":
             self.batch = max(2, self.batch)
         self.dtype = draw.choice([torch.float64, torch.float64, torch.float32])
-        if self.family == "stateful":  # in float32 other random numbers are drawn
+        if self.family == "ids":
+            self.shape = draw.choice(LENGTHS)
+        if self.family in ("stateful", "ids"):  # in float32 other random numbers are drawn
             self.dtype = torch.float64
         self.plain_function = draw.random() < 0.15
         twice = draw.random() < 0.4 and self.family != "stateful"  # a second input meets the state that plrp left
@@ -124,6 +128,8 @@ class Case:
     def _input(self, draw: random.Random, number: int) -> Tensor:
         """Samples of one size, or some of them large."""
         generator = torch.Generator().manual_seed(1000 * self.seed + number)
+        if self.family == "ids":
+            return token_ids(self.batch, *self.shape, generator, padded=draw.random() < 0.3)
         x = torch.randn(self.batch, *self.shape, generator=generator) * draw.choice([0.3, 1.0, 1.0, 3.0])
         if self.family == "hidden" and draw.random() < 0.4:
             x[draw.randrange(self.batch) :] *= 10
@@ -134,7 +140,7 @@ class Case:
         m = Maker(self.seed, dtype, self.shape, self.batch)
         draw = m.draw
         below = self.family == "hidden" and self.kind == "vector" and draw.random() < 0.15  # below the first layer
-        h = stem(m, self.kind, hidden(m, 0) if below else 0)
+        h = tokens(m) if self.family == "ids" else stem(m, self.kind, hidden(m, 0) if below else 0)
         blocks = [draw.choice(VECTOR) for _ in range(draw.randint(0, 3))]
         mixing = self.family == "mixed" and draw.random() < 0.15  # in the target alone
         if self.family in FAULTS and not mixing and not below:
@@ -193,7 +199,8 @@ def truth(case: Case, x: Tensor) -> Truth:
     tolerance = 50 * moved + CLOSE[case.dtype] * expected.largest
     decided = tolerance <= max(0.05 * float(expected.relevance.abs().max()), 1e-3 * expected.largest)
     fault = _fault(case, given, steps, values, expected)
-    return Truth(expected, values[-1], tolerance, decided, fault, _noticeable(steps, values, given, expected))
+    noticeable = _noticeable(steps, values, given, expected, ids=case.family == "ids")
+    return Truth(expected, values[-1], tolerance, decided, fault, noticeable)
 
 
 def _fault(case: Case, x: Tensor, steps: list[Step], values: list[Tensor], expected: Explained) -> str:
@@ -243,7 +250,7 @@ def _mixes(case: Case, x: Tensor, steps: list[Step], values: list[Tensor]) -> bo
     return False
 
 
-def _noticeable(steps: list[Step], values: list[Tensor], x: Tensor, expected: Explained) -> bool:
+def _noticeable(steps: list[Step], values: list[Tensor], x: Tensor, expected: Explained, ids: bool) -> bool:
     """Whether hidden values that carry relevance change in every trial, when their sample does: plrp has few trials."""
     generator = torch.Generator().manual_seed(2)
     counts: Counter[int] = Counter()
@@ -251,8 +258,11 @@ def _noticeable(steps: list[Step], values: list[Tensor], x: Tensor, expected: Ex
     for _ in range(PERTURBATIONS if hidden else 0):
         factors = 0.3 + 1.4 * torch.rand(x.shape, generator=generator).double()
         noise = torch.randn(x.shape, generator=generator).double() * x.abs().mean()
+        other = (
+            torch.randint(2, VOCABULARY, x.shape, generator=generator).double() if ids else x * factors + 0.3 * noise
+        )
         with torch.no_grad():
-            moved = values_of(steps, x * factors + 0.3 * noise)
+            moved = values_of(steps, other)
         for n, r in hidden.items():
             change = (moved[n] - values[n]).abs().nan_to_num() * (r.abs() > 1e-3 * r.abs().max())
             counts[n] += bool((change > 1e-3 * values[n].abs().max()).any())
@@ -391,9 +401,9 @@ class Tally:
         self.sentences: Counter[str] = Counter()
         self.faults: list[str] = []
 
-    def add(self, seeds: Iterable[int]) -> Tally:
+    def add(self, seeds: Iterable[int], family: str | None = None) -> Tally:
         for seed in seeds:
-            case = Case(seed)
+            case = Case(seed, family)
             verdicts = judged(case)
             worst = min(verdicts, key=lambda verdict: WORST.index(verdict.outcome))
             self.outcomes[case.family, worst.outcome] += 1
@@ -411,9 +421,10 @@ class Tally:
     def __str__(self) -> str:
         names = ("right", "refused", "said", "undecided", "wrong", "crashed")
         rows = [f"{'':10}" + "".join(f"{name:>11}" for name in names)]
-        for family in FAMILIES:
+        families = sorted({family for family, _ in self.outcomes})
+        for family in families:
             rows.append(f"{family:10}" + "".join(f"{self.outcomes[family, name]:11}" for name in names))
-        totals = [sum(self.outcomes[family, name] for family in FAMILIES) for name in names]
+        totals = [sum(self.outcomes[family, name] for family in families) for name in names]
         rows.append(f"{'all':10}" + "".join(f"{total:11}" for total in totals))
         return "\n".join(rows)
 
@@ -424,14 +435,18 @@ def summary(text: str) -> str:
 
 
 def main(*words: str) -> None:
-    """`10000`: the first so many models; `500 600`: those from 500 to 599; `seed 7`: one of them in full."""
+    """`10000`: the first so many models; `500 600`: those from 500 to 599; `seed 7`: one of them in full.
+
+    `ids 1000`, `ids seed 7`: models of token ids.
+    """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    family, words = ("ids", words[1:]) if words[0] == "ids" else (None, words)
     if words[0] == "seed":
-        case = Case(int(words[1]))
+        case = Case(int(words[1]), family)
         print(case, *judged(case), sep="\n")
         return
-    tally = Tally().add(range(*map(int, words)))
+    tally = Tally().add(range(*map(int, words)), family)
     for sentence, number in tally.sentences.most_common():
         print(f"{number:6}  {sentence}")
     print(*tally.faults, tally, sep="\n")

@@ -42,6 +42,16 @@ OFFSETS: dict[str, Step] = {
     "hardtanh": lambda z: F.hardtanh(z, 0.25, 2.0),
     "pow 0": lambda z: z.pow(0),
     "powers": lambda z: z.pow(torch.tensor([0.0, 2.0, 1.0, 3.0], dtype=torch.float64)),
+    "σ (1 − σ)": lambda z: z.sigmoid() * (1 - z.sigmoid()),
+    "σ (1 − σ) of one σ": lambda z: (lambda s: s * (1 - s))(z.sigmoid()),
+    "σ²": lambda z: (lambda s: s * s)(z.sigmoid()),
+    "σ · exp": lambda z: z.sigmoid() * (-0.3 * z).exp(),
+    "exp · exp": lambda z: z.exp() * (-2 * z).exp(),
+    "exp / (1 + exp)²": lambda z: (lambda e: e / (1 + e) ** 2)(z.exp()),
+    "exp / (1 + exp), in place": lambda z: (lambda e: e.clone().div_(1 + e))(z.exp()),
+    "by constants": lambda z: (z + BOUNDS).sigmoid() * (z * BOUNDS).cos(),
+    "of a function by hand": lambda z: (lambda s: s * (1 - s) * (1 - 2 * s + 3 * s * s))(z.sigmoid()),
+    "(1 + z) (1 − z)": lambda z: (1 + z) * (1 - z),
 }
 
 
@@ -100,6 +110,7 @@ UNCHANGED: dict[str, Step] = {
     "square": torch.square, "pow": lambda z: z.pow(3), "clamp": lambda z: z.clamp(-1, 1), "hardtanh": F.hardtanh,
     "log1p": lambda z: torch.log1p(z.abs()), "x·σ(x)": lambda z: z * z.sigmoid(), "x·cos(x)": lambda z: z * z.cos(),
     "x·log|x|": lambda z: z * (z.abs() + 1).log(), "x·threshold(x)": lambda z: z * F.threshold(z, 0.1, 2.0),
+    "x·x": lambda z: z * z, "tanh·σ": lambda z: z.tanh() * z.sigmoid(), "softsign": lambda z: z / (1 + z.abs()),
 }  # fmt: skip
 
 
@@ -115,6 +126,41 @@ def test_a_rule_pass_of_the_users_stays_a_plain_pass() -> None:
     for key in (torch.sigmoid, "sigmoid"):
         found = plrp.explain(model, INPUTS, target=0, composite="epsilon", layers=True, rules={key: "pass"})
         assert torch.equal(found.relevance, found.layers["above"])
+
+
+def test_a_users_rule_within_a_product_is_not_passed_over() -> None:
+    model = Above(lambda z: (lambda s: s * (1 - s))(z.sigmoid())).double().eval()
+    for key in (torch.sigmoid, "sigmoid"):
+        rules = {key: lambda r, output, z: r * 0 + 7}
+        found = plrp.explain(model, INPUTS, target=0, composite="epsilon", rules=rules)
+        assert torch.equal(found.relevance, torch.full_like(INPUTS, 7.0))
+
+
+def test_a_gate_after_a_shift_stays_one_and_the_shift_takes_its_share() -> None:
+    """x σ(x) of x = h + c is nn.SiLU there, though it is not 0 where h is."""
+    torch.manual_seed(0)
+    below, above, x = nn.Linear(4, 4).double(), nn.Linear(4, 3).double(), torch.randn(3, 4, dtype=torch.float64)
+    maps = [
+        plrp.explain(lambda x, phi=phi: above(phi(below(x) + BOUNDS)), x, composite="epsilon-plus", target=0).relevance
+        for phi in (F.silu, lambda h: h * h.sigmoid())
+    ]
+    torch.testing.assert_close(*maps)
+
+
+def test_a_product_of_functions_that_is_not_finite_at_zero_is_refused() -> None:
+    """z / (exp z − 1) falls, and the map said that it rises."""
+    with pytest.raises(plrp.UnsupportedOperation, match="not finite at 0"):
+        plrp.explain(Above(lambda z: z / z.expm1()).double().eval(), INPUTS[1:2], composite="epsilon")
+
+
+def test_a_hidden_number_within_a_product_is_noticed() -> None:
+    @torch.jit.script
+    def hidden(z: Tensor) -> Tensor:
+        return z.sum(1, keepdim=True)
+
+    model = Above(lambda z: (lambda s: s * (3 - s))(z.sigmoid() + hidden(z))).double().eval()
+    with pytest.raises(plrp.UnsupportedOperation, match="not on the tape"):
+        plrp.explain(model, INPUTS, target=0, composite="epsilon")
 
 
 REFUSED: dict[str, Step] = {
@@ -187,6 +233,13 @@ SIGNED: dict[str, Step] = {
     "sigmoid of the negative": lambda z: (-z).sigmoid(),
     "logsigmoid": F.logsigmoid,
     "sigmoid of tanh": lambda z: torch.tanh(z).sigmoid(),
+    "σ (1 − σ)": lambda z: (lambda s: s * (1 - s))(z.sigmoid()),
+    "exp · exp": lambda z: z.exp() * (-2 * z).exp(),
+    "exp / (1 + exp)²": lambda z: (lambda e: e / (1 + e) ** 2)(z.exp()),
+    "(1 + σ) (2 − σ)": lambda z: (lambda s: s * (3 - s))(1 + z.sigmoid()),
+    "elu + 1": lambda z: F.elu(z) + 1,
+    "(tanh + 1) / 2": lambda z: (1 + z.tanh()) / 2,
+    "(1 + z) (1 − z)": lambda z: (1 + z) * (1 - z),
 }
 
 
@@ -238,6 +291,8 @@ BELOW: dict[str, tuple[Step, bool]] = {
     "a gate": (lambda h: h * h.sigmoid(), False),
     "a clamp that is flat below 0": (lambda h: h.clamp(min=0.1), False),
     "an activation that is 0 at 0": (torch.tanh, False),
+    "a shift of an activation": (lambda h: 1 - h.tanh(), True),
+    "a shift of a ReLU": (lambda h: 1 + h.relu(), False),
 }
 
 
@@ -257,6 +312,30 @@ def test_zplus_takes_the_sign_of_outputs_that_such_an_activation_reads(name: str
         "SignedZPlus()" if signed else "ZPlus()"
     }
     assert plrp.check(model, x).composites == tuple(n for n in names() if not (signed and "alpha" in n))
+
+
+def test_a_box_below_such_an_activation_is_refused() -> None:
+    """Its contributions are all ≥ 0, so that outputs z < 0 would credit the inputs that raise z."""
+    model, x = (
+        nn.Sequential(nn.Conv1d(2, 6, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(30, 2)).eval(),
+        torch.rand(1, 2, 7),
+    )
+    with pytest.raises(plrp.UnsupportedOperation, match=r"ZBox.* would turn signs in layer '0': the sigmoid above it"):
+        plrp.explain(model, x, composite="epsilon-gamma-box")
+    assert "epsilon-gamma-box" not in plrp.check(model, x).composites
+    model[1] = nn.Tanh()
+    assert "epsilon-gamma-box" in plrp.check(model, x).composites
+
+
+def test_tables_name_the_layers_that_a_composite_refuses() -> None:
+    """They raised the refusal itself, and a table shows what is wrong."""
+    model, x = Sums(F.softplus, -1.0).double().eval(), torch.rand(2, 9, 1, dtype=torch.float64)
+    trace, composite = plrp.trace(model, x), plrp.composite("epsilon-alpha2-beta1")
+    refusal = "none: AlphaBeta(alpha=2, beta=1) would turn signs in layer 'second': the softplus above it"
+    assert any(line.startswith("second") and refusal in line for line in composite.table(trace).splitlines())
+    rows = {row[0]: row[3] for row in trace.rows(composite)}
+    assert rows["second"].startswith(refusal)
+    assert rows["first"] == "AlphaBeta(alpha=2, beta=1)"
 
 
 def test_alpha_without_beta_is_zplus_there_and_a_rule_keeps_its_epsilon() -> None:
@@ -425,7 +504,11 @@ def by_logsumexp(z: Tensor) -> Tensor:
     return (z - z.logsumexp(-1, keepdim=True)).exp()
 
 
-BY_HAND = [by_sum, less_the_maximum, of_one_exponential, by_a_view, by_reciprocal, in_place, by_logsumexp]
+def by_normalize(z: Tensor) -> Tensor:
+    return F.normalize((z - z.amax(-1, keepdim=True)).exp(), p=1, dim=-1)
+
+
+BY_HAND = [by_sum, less_the_maximum, of_one_exponential, by_a_view, by_reciprocal, in_place, by_logsumexp, by_normalize]
 
 
 class Weighing(nn.Module):
@@ -475,7 +558,44 @@ def over_two_axes(z: Tensor) -> Tensor:
     return (e / e.sum((1, 2), keepdim=True)).flatten(1)
 
 
-@pytest.mark.parametrize("softmax", [masked, over_two_axes])
+def of_base_2(z: Tensor) -> Tensor:
+    return torch.exp2(z) / torch.exp2(z).sum(-1, keepdim=True)
+
+
+def scaled(z: Tensor) -> Tensor:
+    return 8 * z.exp() / z.exp().sum(-1, keepdim=True)
+
+
+def by_mean(z: Tensor) -> Tensor:
+    return z.exp() / z.exp().mean(-1, keepdim=True)
+
+
+def of_expm1(z: Tensor) -> Tensor:
+    e = z.expm1() + 1
+    return e / e.sum(-1, keepdim=True)
+
+
+def scaled_and_normalized(z: Tensor) -> Tensor:
+    return F.normalize(8 * z.exp(), p=1, dim=-1)
+
+
+def beside_a_zero(z: Tensor) -> Tensor:
+    return z.exp() / (1 + z.exp().sum(-1, keepdim=True))
+
+
+OTHERS = [masked, over_two_axes, of_base_2, scaled, by_mean, of_expm1, scaled_and_normalized, beside_a_zero]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("softmax", [*BY_HAND, *OTHERS[2:]])
+def test_in_half_precision_none_is_taken_for_another_function(softmax: Step, dtype: torch.dtype) -> None:
+    """Rows of 1000 entries: their sum is one up to rounding alone."""
+    model = nn.Sequential(nn.Linear(5, 1000), Above(softmax, 1000)).to(dtype).eval()
+    with pytest.raises(plrp.UnsupportedOperation, match=r"a softmax (that is neither|written by hand)"):
+        plrp.explain(model, SCORED.to(dtype), composite="epsilon")
+
+
+@pytest.mark.parametrize("softmax", OTHERS)
 def test_other_softmaxes_written_by_hand_are_gates_or_refused(softmax: Step) -> None:
     for use, composite in (("inner", "attnlrp"), ("inner", "epsilon"), ("head", "epsilon")):
         with pytest.raises(plrp.UnsupportedOperation, match="a softmax written by hand"):
@@ -490,7 +610,7 @@ def test_one_over_the_samples_mixes_them() -> None:
 
 
 def test_an_exponential_that_is_scaled_otherwise_is_no_softmax() -> None:
-    for softmax in (lambda z: z.exp() / z.exp().mean(-1, keepdim=True), lambda z: (z - z.amax(-1, keepdim=True)).exp()):
+    for softmax in (lambda z: z.exp() / z.exp().amax(-1, keepdim=True), lambda z: (z - z.amax(-1, keepdim=True)).exp()):
         trace = plrp.trace(Weighing(softmax, "inner").double().eval(), SCORED)
         assert all(op.kind != "softmax" for op in trace.ops)
         assert next(op.family for op in trace.ops if op.kind == "exp") is Family.OFFSET

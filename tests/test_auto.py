@@ -105,19 +105,20 @@ def test_auto_of_several_inputs() -> None:
         plrp.composites.composite("automatic")
 
 
+@pytest.mark.parametrize("letters", [2, 4])
 @pytest.mark.parametrize("reference", [False, True])
-def test_centred_on_its_explicit_matrix(reference) -> None:
+def test_centred_on_its_explicit_matrix(reference, letters) -> None:
     """n_jk = x_j (w_jk − mean over the letters of position and output), over the output; the rest is the bias's."""
     torch.manual_seed(1)
-    conv, head = nn.Conv1d(4, 3, 3, padding=1).double(), nn.Linear(3 * 6, 1, bias=False).double()
+    conv, head = nn.Conv1d(letters, 3, 3, padding=1).double(), nn.Linear(3 * 6, 1, bias=False).double()
     model = nn.Sequential(conv, nn.Flatten(), head).eval()
-    x = dna(2, 6)
+    x = dna(2, 6)[:, :letters]
     composite = plrp.Composite([(plrp.composites.is_any, rules.Epsilon())], first=rules.Centred())
     with plrp.plain_walk() if reference else torch.no_grad():
         found = plrp.explain(model, x, target=0, composite=composite)
-    eye = torch.eye(24, dtype=torch.float64).reshape(24, 4, 6)
-    matrix = (conv(eye) - conv(torch.zeros(1, 4, 6, dtype=torch.float64))).flatten(1).detach()  # (input, output)
-    mean_letter = matrix.reshape(4, 6, 18).mean(0, keepdim=True).expand(4, 6, 18).reshape(24, 18)
+    eye = torch.eye(6 * letters, dtype=torch.float64).reshape(-1, letters, 6)
+    matrix = (conv(eye) - conv(torch.zeros_like(eye[:1]))).flatten(1).detach()  # (input, output)
+    mean_letter = matrix.reshape(letters, -1).mean(0).expand(letters, -1).reshape(matrix.shape)
     for i in range(2):
         z = conv(x[i : i + 1]).flatten().detach()
         upper = z * head.weight[0].detach()

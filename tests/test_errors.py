@@ -546,15 +546,16 @@ def test_inputs_outside_the_box_are_refused():
         refused(f"leaves the box {re.escape(box)}", conv, x, composite=composite)
 
 
+@pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_input_one_rounding_outside_the_box_lies_on_its_edge(dtype):
+def test_an_input_one_rounding_outside_the_box_lies_on_its_edge(dtype, size):
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).to(dtype).eval()
-    composite = plrp.composite("epsilon-gamma-box", low=-0.3, high=1.7)
-    edges = torch.tensor([[-0.3, 0.5, 1.7]], dtype=dtype)
-    outside = torch.nextafter(edges, torch.tensor([[-9.0, 0.5, 9.0]], dtype=dtype))
+    composite = plrp.composite("epsilon-gamma-box", low=-0.3 * size, high=1.7 * size)
+    edges = torch.tensor([[-0.3, 0.5, 1.7]], dtype=torch.float64).mul(size).to(dtype)
+    outside = torch.nextafter(edges, torch.tensor([[-9.0, 0.5, 9.0]], dtype=dtype) * size)
     found = plrp.explain(model, outside, target=0, composite=composite)
     on_edge = plrp.explain(model, edges, target=0, composite=composite)
-    torch.testing.assert_close(found.relevance, on_edge.relevance, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(found.relevance, on_edge.relevance, rtol=1e-4, atol=1e-7 * size)
     refused("(?i)box", model, edges * (1 + 1e-4), target=0, composite=composite)
 
 
@@ -569,6 +570,12 @@ def test_alpha_minus_beta_must_be_one_and_neither_negative(alpha, beta):
         plrp.rules.AlphaBeta(alpha=alpha, beta=beta)
 
 
+@pytest.mark.parametrize("gamma", [-0.25, float("nan")])
+def test_gamma_must_not_be_negative(gamma):
+    with pytest.raises(ValueError, match=f"^Gamma needs gamma ≥ 0, got {gamma}"):
+        plrp.rules.Gamma(gamma)
+
+
 # ---------------------------------------------------------------- pruning
 
 
@@ -581,6 +588,16 @@ def test_p_outside_zero_to_one_is_refused(p):
     ):
         with pytest.raises(ValueError, match=rf"^{re.escape(name)} is the share of mass"):
             plrp.Pruning(**options)
+
+
+@pytest.mark.parametrize(
+    ("p", "name"),
+    [(None, "layers"), ((None, 0.5), "layers"), ([None, None], "layers"), ((0.5, None), "p_negative of layers")],
+)
+def test_a_single_layer_has_numbers(p, name):
+    for options in ({}, {"p": None, "sparsity_gain": 1.0}):
+        with pytest.raises(ValueError, match=rf"^{name}\['fc'\] is the share of mass to prune, .* < 1, got None\.$"):
+            plrp.Pruning(layers={"fc": p}, **options)
 
 
 @pytest.mark.parametrize("gain", [0.0, -1.0, float("nan"), float("inf"), "1"])

@@ -62,13 +62,14 @@ def test_a_ratio_over_zero_is_one() -> None:
     assert ratio(above, below).tolist() == [3.0, 1.5, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("rule", [plrp.rules.Gamma(), plrp.rules.Zero()], ids=repr)
+@pytest.mark.parametrize("rule", [plrp.rules.Gamma(), plrp.rules.SignedZPlus(), plrp.rules.Zero()], ids=repr)
 def test_the_relevance_of_an_output_of_zero_is_booked(rule: plrp.rules.Rule) -> None:
     """These rules hand nothing down where z = 0, and w² gives relevance to such an output."""
     below, above = nn.Linear(3, 2, bias=False).double(), nn.Linear(2, 1, bias=False).double()
     with torch.no_grad():
-        below.weight[0] = 0
+        below.weight[0] = torch.tensor([1.0, -1.0, 0.0])
     model, x = nn.Sequential(below, above).eval(), torch.rand(2, 3, dtype=torch.float64) + 0.5
+    x[:, 1] = x[:, 0]  # contributions that cancel
     composite = plrp.composite("epsilon").with_layers({"0": rule, "1": plrp.rules.WSquare()})
     found = plrp.explain(model, x, target=0, composite=composite)
     share = (above.weight[0, 0] ** 2 / (above.weight**2).sum()).item()
@@ -94,6 +95,11 @@ CONSTANTS: dict[str, tuple[Any, Any]] = {
     ),
     "an integer in a cat": (lambda h: torch.cat([h[:, :5], torch.full((3, 1), 3)], 1), lambda h, r: r[:, 5]),
     "an integer by where": (lambda h: torch.where(MASK, h, torch.tensor(3)), lambda h, r: (r * ~MASK).sum(1)),
+    "a shift beside a mask": (
+        lambda h: h + torch.where(MASK, 0.5, -1e4),
+        lambda h, r: (0.5 * r / (h + 0.5))[:, MASK].sum(1),
+    ),
+    "a large shift": (lambda h: h + torch.full((6,), -1e4), lambda h, r: (-1e4 * r / (h - 1e4)).sum(1)),
     "masked entries": (lambda h: h + torch.where(MASK, 0.0, -200.0), lambda h, r: torch.zeros(3).double()),
 }
 

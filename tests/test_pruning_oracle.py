@@ -357,6 +357,20 @@ def test_without_conservation_pruned_mass_is_dropped_and_m_is_naive(redistributi
     compare(model, x, rule_name, pruning, Cut(p=0.3, redistribution=redistribution, conserve=False))
 
 
+@pytest.mark.parametrize("redistribution", ["lambda", "M", "M-sign"])
+def test_a_sample_without_relevance_loses_none_beside_others(redistribution):
+    model, x = prepared("skip", 3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+    x[1] = 0
+    pruning = plrp.Pruning(p=0.6, redistribution=redistribution, conserve=False)
+    found = plrp.explain(model, x, target=0, composite="epsilon", pruning=pruning)
+    assert [row["dropped"] for row in found.ledger if row["sample"] == 1] == [0] * (len(found.ledger) // len(x))
+    assert any(row["dropped"] for row in found.ledger)
+
+
 def test_the_naive_reapplication_loses_what_plrp_m_keeps():
     model, x = prepared("chain", 4)
     composite = plrp.Composite([(plrp.composites.is_any, rules.ZPlus())], name="z+")

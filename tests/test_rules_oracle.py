@@ -18,13 +18,17 @@ RULES = {
     "epsilon": (lambda: rules.Epsilon(), "epsilon", {}),
     "epsilon-large": (lambda: rules.Epsilon(epsilon=0.25), "epsilon", {"epsilon": 0.25}),
     "gamma": (lambda: rules.Gamma(), "gamma", {"gamma": 0.25}),
-    "gamma-large": (lambda: rules.Gamma(gamma=3.0), "gamma", {"gamma": 3.0}),
+    "gamma-large": (lambda: rules.Gamma(3.0, epsilon=0.25), "gamma", {"gamma": 3.0, "epsilon": 0.25}),
     "alpha2-beta1": (lambda: rules.AlphaBeta(), "alphabeta", {"alpha": 2.0, "beta": 1.0}),
     "alpha1-beta0": (lambda: rules.AlphaBeta(alpha=1, beta=0), "alphabeta", {"alpha": 1.0, "beta": 0.0}),
-    "alpha3-beta2": (lambda: rules.AlphaBeta(alpha=3, beta=2), "alphabeta", {"alpha": 3.0, "beta": 2.0}),
+    "alpha3-beta2": (
+        lambda: rules.AlphaBeta(alpha=3, beta=2, epsilon=0.25),
+        "alphabeta",
+        {"alpha": 3.0, "beta": 2.0, "epsilon": 0.25},
+    ),
     "zplus": (lambda: rules.ZPlus(), "zplus", {}),
     "signed-zplus": (lambda: rules.SignedZPlus(), "signed-zplus", {}),
-    "zbox": (lambda: rules.ZBox(low=-4.5, high=5.0), "zbox", {"low": -4.5, "high": 5.0}),
+    "zbox": (lambda: rules.ZBox(-4.6, 5.1, epsilon=0.25), "zbox", {"low": -4.6, "high": 5.1, "epsilon": 0.25}),
     "flat": (lambda: rules.Flat(), "flat", {}),
     "wsquare": (lambda: rules.WSquare(), "wsquare", {}),
 }
@@ -291,6 +295,31 @@ def test_a_bound_that_is_left_out_is_each_samples_own_extreme(op_name, bounds):
         expected = expected_below(model, x[one], found.layers["head"][one], "zbox", box)
         assert oracles.relative_difference(found.relevance[one], expected) < 1e-9
     assert plrp.explain(model, x[:0], target=0, composite=composite).relevance.shape == x[:0].shape
+
+
+PRINTED = {
+    "Epsilon()": rules.Epsilon(),
+    "ZPlus(epsilon=0.001)": rules.ZPlus(1e-3),
+    "Zero()": rules.Zero(),
+    "AlphaBeta(alpha=3, beta=2, epsilon=0.1)": rules.AlphaBeta(3, 2, 0.1),
+    "ZBox(low=-1, high=tensor)": rules.ZBox(torch.tensor(-1.0), torch.zeros(2)),
+    "ZBox(high=2)": rules.ZBox(high=2),
+}
+
+
+@pytest.mark.parametrize("text", PRINTED)
+def test_a_rule_prints_as_its_call(text):
+    assert repr(PRINTED[text]) == PRINTED[text].name == text
+
+
+def test_rules_of_the_same_settings_are_not_confused_on_one_trace():
+    """Denominators are remembered by the type of a rule and its settings."""
+    model, x = prepared("linear", True)
+    trace = plrp.trace(model, x)
+    for make_rule, *_ in RULES.values():
+        composite = single_rule(make_rule())
+        found = trace.explain(target=0, composite=composite).relevance
+        assert torch.equal(found, plrp.trace(model, x).explain(target=0, composite=composite).relevance)
 
 
 @pytest.mark.parametrize("seed", range(5))

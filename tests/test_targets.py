@@ -142,3 +142,49 @@ def test_labels_that_are_numbers_are_names_first() -> None:
     assert class_number(2, stars, labels=True) == 2
     with pytest.raises(TargetError, match="no class is called 'not good'"):
         class_number("not good", ["good", "bad"], labels=True)
+
+
+class RulesOut(nn.Module):
+    """Class 1 of the scores is −∞, so its probability is 0."""
+
+    def __init__(self, ends_in: str) -> None:
+        super().__init__()
+        self.model, self.ends_in = network(), ends_in
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.model(x).masked_fill(torch.arange(5) == 1, -torch.inf)
+        return {"scores": z, "softmax": z.softmax(1), "sigmoid": z.sigmoid()}[self.ends_in]
+
+
+@pytest.mark.parametrize("ends_in", ["scores", "softmax", "sigmoid"])
+@pytest.mark.parametrize(
+    "target", [1, [0, 1, 0], (1,), lambda o: o[:, 1], lambda o: o[:, 0] * 3e38 * 3e38, lambda o: o[:, 0] * torch.nan]
+)
+def test_a_score_that_is_not_finite_is_refused(ends_in: str, target: Any) -> None:
+    for explain in (plrp.explain, lambda model, x, **given: list(plrp.trace(model, x).sweep([None], **given))):
+        with pytest.raises(ValueError, match=r"^The score to explain is (-?inf|nan), .*: name classes that"):
+            explain(RulesOut(ends_in).eval(), ONE_HOT, target=target)
+
+
+def test_the_winner_beside_a_class_that_is_ruled_out_is_explained() -> None:
+    assert plrp.explain(RulesOut("softmax").eval(), ONE_HOT).closing().max() < 1e-5
+
+
+@pytest.mark.parametrize("head", ["softmax", "log_softmax", "sigmoid", "exp", "softplus"])
+def test_a_function_is_given_the_input_of_a_final_softmax(head: str) -> None:
+    """As the page on targets says; and of every other end that is left out."""
+    ends = {
+        "softmax": nn.Softmax(1),
+        "log_softmax": nn.LogSoftmax(1),
+        "sigmoid": nn.Sigmoid(),
+        "softplus": nn.Softplus(),
+    }
+    logits = network()
+    model = nn.Sequential(logits, ends[head]) if head in ends else Exponential(logits)
+    explanation = plrp.explain(model.eval(), ONE_HOT, target=lambda output: output[:, 2])
+    torch.testing.assert_close(explanation.score, logits(ONE_HOT)[:, 2].detach())
+
+
+class Exponential(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).exp()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,9 +162,23 @@ def test_questions_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- windows of a pool that lie wholly in padding ---------------------------------------------------------------------
 
+
+class Maxima(nn.Module):
+    """A pool that returns the places of its maxima too, which nobody reads."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        maxima: Tensor = self.pool(x)[0]
+        return maxima
+
+
 POOLS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
     "1D": (nn.Conv1d, nn.MaxPool1d(2, 1, 1, 4), (3,)),
     "2D": (nn.Conv2d, nn.MaxPool2d((2, 1), 1, (1, 0), (4, 1)), (3, 8)),
+    "2D with places": (nn.Conv2d, Maxima(nn.MaxPool2d((2, 1), 1, (1, 0), (4, 1), return_indices=True)), (3, 8)),
     "3D": (nn.Conv3d, nn.MaxPool3d((2, 1, 1), 1, (1, 0, 0), (4, 1, 1)), (3, 4, 4)),
 }
 
@@ -228,3 +243,19 @@ def test_a_tensor_is_pruned_only_where_relevance_passes_one_of_its_layers(redist
     assert [row["layer"] for row in found.ledger if row["op"] == "prune" and row["sample"] == 0] == ["head"]
     uncut = trace.explain(pruning=plrp.Pruning(p=0.4, redistribution=redistribution, layers={"gate": 0.0}))
     assert torch.equal(found.relevance, uncut.relevance)
+
+
+def test_a_trace_explains_with_a_rules_own_tensors_whatever_it_explained_before() -> None:
+    """Denominators are remembered by the ids of such tensors, so a new tensor must not get the id of an old one."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(6, 3).eval(), torch.rand(2, 6)
+    trace = plrp.trace(model, x)
+
+    def relevance(trace: plrp.Trace, low: Any) -> Tensor:
+        composite = plrp.Composite([(plrp.composites.is_any, plrp.rules.ZBox(low, 2.0))])
+        return trace.explain(composite=composite).relevance
+
+    expected = [relevance(plrp.trace(model, x), -float(low)) for low in range(9)]
+    for low in range(9):
+        assert torch.equal(relevance(trace, torch.tensor(-float(low))), expected[low])
+        gc.collect()

@@ -43,7 +43,8 @@ NAMES = (
 )
 TESTS = [f"tests/test_{name}.py" for name in NAMES.split()]
 TESTS += [
-    f"tests/tape/test_{name}.py" for name in "own_rules locating operations replay trace recurrence silence".split()
+    f"tests/tape/test_{name}.py"
+    for name in "own_rules samples locating operations replay trace recurrence silence".split()
 ]
 EXAMPLES = 20  # of a hypothesis test
 
@@ -294,7 +295,7 @@ def main() -> None:
         print(Counter(results.get(mutant.name, {"status": "not tried"})["status"] for mutant in mutants))
         for mutant in mutants:
             status = results.get(mutant.name, {"status": "not tried"})["status"]
-            if status in ("survived", "untested"):
+            if status in ("survived", "untested", "timeout"):
                 print(f"{mutant.name}: {status}\n{mutant.change}")
         return
     os.chdir(folder)

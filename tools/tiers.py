@@ -222,8 +222,8 @@ def record() -> int:
     table: shards.Table = {}
     tiers = [tier for number in range(1, shards.SHARDS + 1) for tier in slow(number)]
     for tier in tiers:
-        if not tier.seconds.exists():
-            print(f"tiers: '{tier.name}' has not run: `python tools/tiers.py slow` runs all shards.", file=sys.stderr)
+        if not tier.seconds.exists() or (tier not in BESIDE and not tier.report.exists()):
+            print(f"tiers: '{tier.name}' has not run to its end: `python tools/tiers.py slow` runs all shards.", file=sys.stderr)
             return 1
     for tier in tiers:
         if tier in BESIDE:

@@ -81,8 +81,4 @@ def check(
 
 def _serves(composite: Composite, trace: Trace) -> bool:
     """Whether a composite has a rule for every operation and layer that relevance reaches."""
-    try:
-        composite.on(trace.ops, trace.leaves)
-    except UnsupportedOperation:
-        return False
-    return not trace.unsupported_under(composite.products)
+    return not composite.refused(trace.ops, trace.leaves) and not trace.unsupported_under(composite.products)

@@ -83,21 +83,25 @@ class Composite:
         return copied
 
     def on(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
-        """This composite for relevance that goes down a tape from `start`.
+        """This composite for relevance that goes down a tape from `start`; refused where a rule would turn signs."""
+        for reason in self.refused(ops, start).values():
+            raise UnsupportedOperation(f"{reason} Use epsilon, gamma or z⁺ there, say composite='epsilon-gamma'.")
+        return self.signed(ops, start)
 
-        Below an activation that is not 0 at 0, z⁺ takes contributions of the output's sign, and αβ is refused.
-        """
-        signed: dict[str, Rule] = {}
-        for op, kind in below_offsets(ops, start, self.products).items():
-            rule = self.rule(op)
-            if isinstance(rule, AlphaBeta) and rule.beta > 0:
-                raise UnsupportedOperation(
-                    f"{rule.name} would turn signs in layer '{op.name}': the {kind} above it is not 0 at 0, so outputs "
-                    "below 0 carry relevance too. Use epsilon, gamma or z⁺ there, say composite='epsilon-gamma'."
-                )
-            if type(rule) in (ZPlus, AlphaBeta):
-                signed[op.name] = SignedZPlus(rule.epsilon)
-        return self.with_layers(signed) if signed else self
+    def signed(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
+        """This composite with z⁺ for outputs of either sign below an activation that is not 0 at 0."""
+        below = {op.name: self.rule(op) for op in below_offsets(ops, start, self.products)}
+        plus = {name: rule for name, rule in below.items() if type(rule) in (ZPlus, AlphaBeta) and not _one_sided(rule)}
+        return self.with_layers({name: SignedZPlus(rule.epsilon) for name, rule in plus.items()}) if plus else self
+
+    def refused(self, ops: Sequence[Op], start: Sequence[Value]) -> dict[str, str]:
+        """The layers whose rule would turn signs, by name, each with the reason; `ops`, `start`: see `on`."""
+        return {
+            op.name: f"{self.rule(op).name} would turn signs in layer '{op.name}': the {kind} above it is not 0 at 0, "
+            "so outputs below 0 carry relevance too."
+            for op, kind in below_offsets(ops, start, self.products).items()
+            if _one_sided(self.rule(op))
+        }
 
     def rule(self, op: Op) -> Rule:
         """The rule of a conv or linear layer."""
@@ -142,8 +146,14 @@ class Composite:
     def table(self, trace: Trace) -> str:
         """The layers of a trace with their rules, layer ⇒ rule."""
         self.check(trace)
-        here = self.on(trace.ops, trace.leaves)
-        return render_table(("layer", "⇒", "rule"), [(op.name, "⇒", here.rule(op).name) for op in trace.layers])
+        names = self.rule_names(trace)
+        return render_table(("layer", "⇒", "rule"), [(op.name, "⇒", names[op]) for op in trace.layers])
+
+    def rule_names(self, trace: Trace) -> dict[Op, str]:
+        """The names of the rules of all operations of a trace, in tables; a refused one says why."""
+        here, refused = self.signed(trace.ops, trace.leaves), self.refused(trace.ops, trace.leaves)
+        reasons = {name: f"none: {reason}" for name, reason in refused.items()}
+        return {op: reasons.get(op.name) or here.rule_name(op) for op in trace.ops}
 
     def check(self, trace: Trace) -> None:
         """Refuse overrides for layers that the trace does not have."""
@@ -160,6 +170,11 @@ class Composite:
         rows += [("products of two signals", self.products)] if self.products is not None else []
         rows += [("sums", f"γ = {self.residual_gamma:g}")] if self.residual_gamma else []
         return f"{self.name}\n" + render_table(("layers", "rule"), rows)
+
+
+def _one_sided(rule: Rule) -> bool:
+    """Whether a rule takes it for granted that outputs below 0 carry no relevance, and has no form for them."""
+    return isinstance(rule, ZBox) or (isinstance(rule, AlphaBeta) and rule.beta > 0)
 
 
 def _by_kind(convolutions: Rule, first: Rule | None = None) -> Composite:

@@ -355,8 +355,8 @@ def _softmax(op: Op, given: Tensor, book: Booking, composite: Composite) -> Rele
 
 
 def _embedding(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
-    """A token's relevance is the sum over the channels of its row."""
-    return [given.flatten(len(op.inputs[0].shape)).sum(-1)]
+    """A token's relevance is the sum over the channels of its row, if it has any."""
+    return [given[..., None].flatten(len(op.inputs[0].shape)).sum(-1)]
 
 
 _OF_SEVERAL_OUTPUTS = {Family.REARRANGE: _rearrange, Family.WINNER: _winner}

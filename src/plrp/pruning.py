@@ -59,7 +59,7 @@ class Pruning:
             layers = {name: tuple(p) if isinstance(p, list) else p for name, p in self.layers.items()}
             object.__setattr__(self, "layers", MappingProxyType(layers))
         for name, p in self.shares.items():
-            if p is None:
+            if p is None and name in ("p", "p_negative"):
                 continue
             if isinstance(p, tuple):
                 raise ValueError(f"{name} is p or a pair (p, p_negative), got {p!r}.")

@@ -60,8 +60,6 @@ class Branch:
 
     def magnitudes(self, mask: Tensor) -> Tensor:
         """Σ_j mask_j |n_jk|: the scale of a sum of contributions."""
-        if self.one_sign:
-            return self.contributions(mask)
         # The parts of a branch of mixed sign never share an input (x⁺ and x⁻), so |n| is the sum of theirs.
         return sum(self.map.apply((p.input * mask).abs(), p.weight.full.abs()) for p in self.parts)  # type: ignore[return-value]
 
@@ -368,7 +366,7 @@ def _sided(x: Tensor, nonnegative: bool, up: Weight, down: Weight) -> tuple[Part
 
 def _bound(bound: Bound, x: Tensor, extreme: Any) -> Tensor:
     if bound is None:
-        return extreme(x.flatten(1), 1).view(-1, *(1,) * (x.dim() - 1)).expand_as(x) if x.numel() else x
+        return extreme(x.flatten(1), 1).view(-1, *(1,) * (x.dim() - 1)).expand_as(x)
     return torch.as_tensor(bound, dtype=x.dtype, device=x.device).expand_as(x)
 
 

@@ -227,10 +227,7 @@ class Seed(Target):
                 f"{self.name} compares a class with all others; the output has shape {tuple(output.shape)}: take "
                 "targets.contrast, or a callable."
             )
-        relevance, slope = _contrast(output, chosen - others[0]) if others else _SEEDS[self.name][0](output, chosen)
-        if not bool(relevance.isfinite().all()):
-            raise ValueError(f"{self!r} compares a class whose score is −∞: name classes with finite scores.")
-        return relevance, slope
+        return _contrast(output, chosen - others[0]) if others else _SEEDS[self.name][0](output, chosen)
 
     def score(self, output: Any) -> Tensor:
         """The score per sample that stands for the seed while a metric changes the input."""
@@ -448,6 +445,15 @@ class Start:
     ops: list[Op]  # the tape, with the operations of a callable target at its end
     mass: Tensor | None = None  # ‖R‖₁ per sample, where the relevance adds up to 0
     classes: Tensor | None = None  # t of each sample, where relevance starts at the differences z_t − z_n
+
+    def __post_init__(self) -> None:
+        """Refuse scores of ±∞ and NaN."""
+        if not bool(self.score.isfinite().all()):
+            odd = float(self.score[~self.score.isfinite()][0])
+            raise ValueError(
+                f"The score to explain is {odd}, which cannot be shared out as relevance: name classes that the model "
+                "does not rule out by −∞, leave target out for the winning one, or check the range of a callable."
+            )
 
     def score_of(self, tensor: Tensor) -> Tensor:
         """The score of every sample, (batch,), if the value at which relevance starts were this tensor."""

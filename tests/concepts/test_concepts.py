@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -348,9 +347,23 @@ def test_a_patch_is_the_region_that_a_channel_reads() -> None:
     assert len([ax for ax in figure.axes if ax.images]) == 6
 
 
+WAITS = """
+import glob, os, time
+
+class Network(nn.Sequential):
+    def forward(self, x):
+        while os.path.exists("held") and len(glob.glob("killed/parts/0*.npz")) == 2:
+            time.sleep(0.01)
+        return super().forward(x)
+"""
+
+
 @pytest.mark.slow
 def test_workers_and_a_kill_give_the_same(photographs: Path) -> None:
+    """The network waits once the killed search has stored two parts, so that the kill comes before its end."""
     folder = photographs.parent
+    network = (folder / "net.py").read_text().replace("return nn.Sequential(", "return Network(")
+    (folder / "net.py").write_text(f"{network}\n{WAITS}")
     command = [sys.executable, "-m", "plrp", "exemplars", photographs, "--model", "net.py:build", "--layers", "2"]
 
     def start(out: str, *more: str) -> subprocess.Popen[bytes]:
@@ -359,11 +372,14 @@ def test_workers_and_a_kill_give_the_same(photographs: Path) -> None:
 
     assert start("whole").wait() == 0
     assert start("several", "--workers", "2").wait() == 0
+    (folder / "held").touch()
     killed = start("killed")
-    while killed.poll() is None and len(list((folder / "killed").glob("parts/*.npz"))) < 2:
-        time.sleep(0.002)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
+    while killed.poll() is None and len(list((folder / "killed").glob("parts/0*.npz"))) < 2:
+        time.sleep(0.01)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    assert len(list((folder / "killed").glob("parts/0*.npz"))) == 2
+    (folder / "held").unlink()
     assert start("killed").wait() == 0
     whole = Exemplars.load(folder / "whole")
     for out in ("several", "killed"):

@@ -167,9 +167,10 @@ def test_relative_paths_are_taken_from_the_file(tmp_path: Path) -> None:
 def test_files_that_are_no_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         Config.read(tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_text("p = [0.1")
-    with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
-        Config.read(tmp_path / "bad.toml")
+    for content in (b"p = [0.1", b"\xff\x82"):
+        (tmp_path / "bad.toml").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
+            Config.read(tmp_path / "bad.toml")
 
 
 def test_what_differs_is_said_entry_by_entry() -> None:

@@ -183,7 +183,7 @@ def test_work_in_the_background_ends_with_whoever_asked_for_it() -> None:
     child = int(parent.stdout.readline())
     parent.kill()
     parent.communicate()
-    for _ in range(200):
+    for _ in range(6000):
         state = Path(f"/proc/{child}/stat")
         if not state.exists() or state.read_text().split()[2] == "Z":
             break

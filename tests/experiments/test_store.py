@@ -120,9 +120,11 @@ def test_another_config_is_refused_and_a_larger_limit_is_not(tmp_path: Path) -> 
     assert store.begin(config).samples == 6  # a smaller limit takes nothing away
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is not a run: it has no config\.toml"):
-        Results.load(tmp_path)
+def test_a_folder_or_file_that_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(RunError, match=r"is not a run: it has no config\.toml"):
+            Results.load(path)
 
 
 def test_a_full_disk_leaves_the_old_and_no_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,14 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["sim"]  # nothing half-written beside it
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\x82", b"[]", b"{}", b'{"class_names": ["a"'])
+def test_a_damaged_description_is_named(tmp_path: Path, content: bytes) -> None:
+    simulate(4, motifs=["CTCF"]).save(tmp_path / "sim")
+    (tmp_path / "sim" / "simulation.json").write_bytes(content)
+    with pytest.raises(SequenceError, match=r"simulation\.json is damaged \(.*\): simulate the data again\.$"):
+        load_simulated(tmp_path / "sim")
+
+
 def test_parts_keep_their_own_sites() -> None:
     data = simulate(50, motifs=[A, B], task="or", number=(1, 3))
     parts = data.split(0.5, 0.3, seed=2)

@@ -29,7 +29,7 @@ def run(file: str, words: list[str], folder: Path, **variables: str) -> subproce
     path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, **variables}
     return subprocess.run(
-        ["bash", str(FILES / file), *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+        ["bash", str(FILES / file), *words], cwd=folder, env=environment, capture_output=True, text=True
     )
 
 

@@ -521,5 +521,6 @@ def test_an_entry_may_be_declared_a_constant(key: Any) -> None:
 
 
 def test_a_model_of_which_nothing_is_left_says_so() -> None:
-    with pytest.raises(plrp.TraceError, match="does not depend on the input"):
-        plrp.explain(Step(lambda h: h * h.sigmoid()).eval(), X, rules={"mul": "constant"})
+    for key, named in (("mul", "'mul'"), (torch.mul, "`torch.mul`")):
+        with pytest.raises(plrp.TraceError, match=f"since the rule 'constant' holds for {named}: no relevance"):
+            plrp.explain(Step(lambda h: h * h.sigmoid()).eval(), X, rules={key: "constant", torch.sigmoid: "pass"})

@@ -45,6 +45,25 @@ def test_ten_thousand_models_are_right_or_refused(first: int, record_property: A
     none_is_wrong(range(first, first + CHUNK), record_property)
 
 
+def none_of_token_ids_is_wrong(seeds: range) -> None:
+    tally = Tally().add(seeds, "ids")
+    assert not tally.faults, "\n".join([*tally.faults, str(tally)])
+    assert tally.share("ids", "right") > 0.2
+    assert tally.share("ids", "refused") > 0.4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_some_models_of_token_ids_are_right_or_refused() -> None:
+    none_of_token_ids_is_wrong(range(FEW // 2))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("first", range(0, 2 * CHUNK, CHUNK))
+def test_a_thousand_models_of_token_ids_are_right_or_refused(first: int) -> None:
+    none_of_token_ids_is_wrong(range(first, first + CHUNK))
+
+
 # --- the judge --------------------------------------------------------------------------------------------------------
 
 
@@ -64,7 +83,7 @@ def test_an_activation_that_is_passed_is_seen() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", ["hidden", "mixed", "stateful"])
+@pytest.mark.parametrize("family", ["hidden", "mixed", "stateful", "ids"])
 def test_a_model_that_is_not_looked_at_twice_is_seen(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plrp.tape.verification._look_twice", lambda *_: [])
     assert len(faults(family, range(30))) > 1  # of mixed samples, most are seen while a model is recorded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import threading
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 
 import plrp
 from plrp.errors import TraceError, UnsupportedOperation
+from plrp.tape import verification
 from plrp.tape.recognition import is_nonnegative
-from plrp.tape.verification import STAYED, _close
+from plrp.tape.verification import _FAR, STAYED, _close, _moved_ids
 
 Step = Callable[[Tensor, Tensor], Any]
 REFUSED = (TraceError, UnsupportedOperation)
@@ -337,6 +339,31 @@ def test_entries_agree_one_by_one(seed: int, exponent: float, masked: int, spars
         assert not _close(first, other, *STAYED), large
 
 
+@given(st.integers(0, 2**32 - 1), st.floats(-3, 3), st.integers(1, 180), st.sampled_from([1e4, 1e9, -1e9]))
+def test_entries_agree_beside_many_that_are_filled(seed: int, exponent: float, filled: int, large: float) -> None:
+    """A fill is the same in both; large numbers that are computed agree up to rounding, small ones beside them too."""
+    draw, size = torch.Generator().manual_seed(seed), 10**exponent
+    a = size * torch.randn(200, generator=draw, dtype=torch.float64)
+    a[:filled] = large
+    other = a.clone()
+    other[filled:] += 1e-7 * size * torch.randn(200 - filled, generator=draw, dtype=torch.float64)
+    assert _close(a, other, *STAYED)
+    other[199] += 1e-2 * size
+    assert not _close(a, other, *STAYED)
+    computed = 1e6 * torch.randn(200, generator=draw)
+    computed[0] = 0.5  # left of a sum in which entries of 1e6 cancel
+    assert _close(computed, computed + 0.06 * torch.randn(200, generator=draw), *STAYED)
+
+
+@pytest.mark.parametrize("large", [1e9, -1e9])
+def test_many_large_entries_hide_no_path(large: float) -> None:
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        return (h + _scripted(h).masked_fill(torch.arange(6) > 1, large)).clamp(-5, 5)
+
+    with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+        plrp.explain(*model(step, skip=False), composite="epsilon", target=0)
+
+
 def test_an_index_fill_with_infinity_writes_each_place_once() -> None:
     found = plrp.explain(*model(lambda h, x: h.index_fill(1, torch.tensor([0]), -torch.inf).relu()), target=0)
     assert found.closing().max() < 1e-6
@@ -363,9 +390,54 @@ ABOVE_FIVE: dict[str, Step] = {
     "a number": a_number,
     "a scripted summand": lambda h, x: h + _above_five(h),
     "a scripted factor": lambda h, x: h * (1 + _above_five(h)),
+    "a length as a shift": lambda h, x: h.roll(min(len((h > 5).nonzero()), 5), 1),
     "an assigned number": lambda h, x: put_count(h),
     "a padded number": lambda h, x: F.pad(h, (0, 1), value=float(len((h > 5).nonzero())))[:, 1:],
 }
+
+
+WHOLE: dict[str, Step] = {  # arguments that are whole numbers, and no axes or sizes
+    "softplus": lambda h, x: F.softplus(h, beta=1 + int((h > 5).sum())),
+    "power": lambda h, x: h ** (1 + int((h > 5).any())),
+    "roll": lambda h, x: h.roll(int((h > 5).sum()) % 6, 1),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_number_of_the_input_is_refused_wherever_it_is_read(name: str) -> None:
+    """Also where each sample alone is enough for it, and after a pass with another number."""
+    for order in ((30, 0.01), (0.01, 30)):
+        found, x = model(WHOLE[name], skip=False)
+        for size in order:
+            if size < 1:
+                assert plrp.explain(found, size * x, target=0, composite="epsilon").closing().max() < 1e-6
+                continue
+            for inputs in (size * x, size * x[:2], torch.cat([0.01 * x[:1], size * x[1:2]])):
+                with pytest.raises(UnsupportedOperation, match=r"reads a number that depends|mixes the samples"):
+                    plrp.explain(found, inputs, target=0, composite="epsilon")
+
+
+@torch.jit.script
+def _reaches_five(h: Tensor) -> Tensor:
+    return (h > 5).any().float()
+
+
+THROUGH_PYTHON: dict[str, Step] = {
+    "float": lambda h, x: h + float(_reaches_five(h)),
+    "tolist": lambda h, x: h + torch.tensor(_reaches_five(h).tolist()),
+    "full": lambda h, x: h + torch.full((6,), _reaches_five(h).item()),
+    "numpy": lambda h, x: h + float(_reaches_five(h).numpy()),
+}
+
+
+@pytest.mark.parametrize("name", THROUGH_PYTHON)
+@pytest.mark.parametrize("before", [None, 0.01])
+def test_a_hidden_number_through_python_is_refused_after_any_other_pass(name: str, before: float | None) -> None:
+    found, x = model(THROUGH_PYTHON[name], skip=False)
+    if before is not None:
+        assert plrp.explain(found, before * x, target=0, composite="epsilon").closing().max() < 1e-6
+    with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+        plrp.explain(found, 30 * x, target=0, composite="epsilon")
 
 
 def put_count(h: Tensor) -> Tensor:
@@ -391,6 +463,7 @@ def test_a_pass_that_reads_other_constants_is_looked_at_again(name: str) -> None
 
 
 def test_a_target_that_reads_other_constants_is_looked_at_again() -> None:
+    torch.manual_seed(0)  # with some outputs above 5
     layer, x = nn.Linear(6, 3).eval(), torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
     def target(output: Tensor) -> Tensor:
@@ -440,7 +513,7 @@ def test_a_pass_that_reads_the_same_constants_is_not_looked_at_again(name: str) 
     assert net.passes == 16
 
 
-MADE: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {  # and whether nothing of the input is in it
+INDEPENDENT: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {  # and whether nothing of the input is in it
     "a parameter": (lambda h: h, True),
     "a mask": (lambda h: h + torch.ones(6, 6).tril()[2].log().clamp(-100), True),
     "a buffer that is written into": (lambda h: h + with_a_hundred(h.new_zeros(6)), True),
@@ -456,17 +529,45 @@ def with_a_hundred(room: Tensor) -> Tensor:
     return room
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", INDEPENDENT)
 def test_the_whole_batch_is_looked_at_where_a_constant_may_come_from_the_input(name: str) -> None:
     sizes: list[int] = []
-    step, of_nothing = MADE[name]
+    step, independent = INDEPENDENT[name]
 
     def noted(h: Tensor) -> Tensor:
         sizes.append(len(h))
         return step(h)
 
     plrp.explain(Passes(noted).eval(), torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), target=0)
-    assert (sizes.count(5) == 1) == of_nothing
+    assert (sizes.count(5) == 1) == independent
+
+
+def padded(h: Tensor) -> Tensor:
+    """Nothing passes where an entry is large, as padding in attention."""
+    return torch.relu(h + torch.where(h > 1, -1e9, 0.0))
+
+
+def padded_by_the_fourth(h: Tensor) -> Tensor:
+    return torch.relu(h + torch.where(h[min(3, len(h) - 1)] > 0, -1e9, 0.0))
+
+
+def test_a_mask_costs_a_few_passes_of_the_whole_batch_once() -> None:
+    sizes: list[int] = []
+
+    def noted(h: Tensor) -> Tensor:
+        sizes.append(len(h))
+        return padded(h)
+
+    net, x = Passes(noted).eval(), 3 * torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+    plrp.explain(net, x[:32], target=0)
+    assert sizes.count(32) == 6  # the pass, recorded again, alone, one half of the samples moved, the other, the pass
+    assert sum(sizes) < 220
+    for batch in (32, 16, 5):  # no larger one
+        sizes.clear()
+        plrp.explain(net, x[32 : 32 + batch], target=0)
+        assert sizes == [batch]
+    with pytest.raises(UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(Passes(padded_by_the_fourth).eval(), x[:32], target=0)
 
 
 def test_samples_with_new_constants_are_looked_at_without_the_others() -> None:
@@ -520,6 +621,156 @@ def test_a_path_from_few_tokens_is_not_missed(ids: list[list[int]]) -> None:
         plrp.explain(
             lambda ids: layer((embedding(ids) + _scripted(embedding(ids))).mean(1)), torch.tensor(ids), target=0
         )
+
+
+# --- token ids --------------------------------------------------------------------------------------------------------
+
+IDS = torch.tensor([[3, 11, 7, 5, 13, 4, 9], [8, 2, 2, 17, 6, 15, 10], [12, 19, 6, 14, 16, 3, 5]])
+Ids = Callable[[Tensor], Tensor]
+
+
+HIDDEN_IDS: dict[str, Ids] = {  # (batch, …) of numbers that no embedding looked up
+    "counts": lambda ids: F.one_hot(ids, 20).sum(1).float(),
+    "bincount": lambda ids: torch.stack([torch.bincount(row, minlength=20) for row in ids]).float(),
+    "presence": lambda ids: (ids[:, :, None] == torch.arange(20)).any(1).float(),
+    "sum": lambda ids: ids.sum(1, keepdim=True).float(),
+    "largest": lambda ids: ids.amax(1, keepdim=True).float(),
+    "different": lambda ids: torch.tensor([[float(len(set(row)))] for row in ids.tolist()]),
+    "first": lambda ids: ids[:, :1] % 7 * torch.ones(1),
+    "scatter_add": lambda ids: torch.zeros(len(ids), 20).scatter_add(1, ids, torch.ones(ids.shape)),
+    "scatter_add_": lambda ids: torch.zeros(len(ids), 20).scatter_add_(1, ids, torch.ones(ids.shape)),
+    "scatter": lambda ids: torch.zeros(len(ids), 20).scatter(1, ids, 1.0),
+    "columns": lambda ids: torch.arange(60.0).view(3, 20)[:, ids].sum((0, 2))[:, None],
+    "index_select of columns": lambda ids: torch.arange(20.0)[None].index_select(1, ids[:, 1]).T,
+}
+
+
+class Tokens(nn.Module):
+    """A bag of embeddings, and a step of the ids that is added or, as a factor, multiplied."""
+
+    def __init__(self, step: Ids, factor: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.above, self.step, self.factor = nn.Embedding(20, 6), nn.Linear(6, 3), step, factor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h, hidden = self.above(self.embedding(ids).mean(1)), self.step(ids)
+        hidden = hidden @ torch.linspace(1.0, 3.0, hidden.shape[1])[:, None]
+        return h * hidden if self.factor else h + hidden
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", HIDDEN_IDS)
+def test_ids_that_enter_by_their_counts_or_sums_are_refused(name: str, batch: int) -> None:
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(Tokens(HIDDEN_IDS[name]).eval(), IDS[:batch], target=0)
+
+
+def test_a_factor_of_ids_is_no_gate_but_a_length_is() -> None:
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(Tokens(HIDDEN_IDS["sum"], factor=True).eval(), IDS, target=0)
+    padded = torch.cat([IDS, IDS.new_zeros(3, 2)], 1)
+    length: Ids = lambda ids: (ids != 0).sum(1, keepdim=True).float()  # noqa: E731
+    assert plrp.explain(Tokens(length, factor=True).eval(), padded, target=0).closing().max() < 1e-6
+
+
+@pytest.mark.parametrize("ids", [[[0, 5, 6, 7, 2, 1]], [[0, 5, 6, 7, 2], [0, 8, 2, 1, 1]], [[5, 2]], [[0, 9, 9, 9, 2]]])
+def test_positions_that_padding_decides_are_constants(ids: list[list[int]]) -> None:
+    embedding, places, layer = nn.Embedding(20, 6), nn.Embedding(20, 6), nn.Linear(6, 3)
+
+    def model(ids: Tensor) -> Tensor:  # as RoBERTa counts them, 1 being its padding
+        words = ids != 1
+        h = embedding(ids) + places(words.cumsum(1) * words + 1)
+        return layer((h * words[..., None]).sum(1))
+
+    assert plrp.explain(model, torch.tensor(ids), target=0).closing().max() < 1e-6
+
+
+TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # rows of w (20, channels) by ids (batch, tokens)
+    "getitem": lambda w, ids: w[ids],
+    "getitem of all": lambda w, ids: w[ids, :],
+    "index_select": lambda w, ids: w.index_select(0, ids.flatten()).view(*ids.shape, -1),
+    "by its names": lambda w, ids: torch.index_select(input=w, dim=0, index=ids.flatten()).view(*ids.shape, -1),
+    "of the columns' numbers": lambda w, ids: torch.stack([w[:, n][ids] for n in range(w.shape[1])], -1),
+    "of a column": lambda w, ids: torch.stack([w[ids, n] for n in range(w.shape[1])], -1),
+    "take": lambda w, ids: torch.stack([w[:, n].take(ids) for n in range(w.shape[1])], -1),
+    "gather": lambda w, ids: w.expand(len(ids), -1, -1).gather(1, ids[..., None].expand(-1, -1, w.shape[1])),
+    "take_along_dim": lambda w, ids: w.expand(len(ids), -1, -1).take_along_dim(ids[..., None].expand(-1, -1, 4), 1),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_look_up_in_a_table_is_an_embedding(name: str, batch: int) -> None:
+    torch.manual_seed(0)
+    w, layer = torch.randn(20, 4).double(), nn.Linear(4, 3).double()
+    looked_up = plrp.explain(lambda ids: layer(TABLES[name](w, ids).relu().sum(1)), IDS[:batch], target=0)
+    embedded = plrp.explain(lambda ids: layer(F.embedding(ids, w).relu().sum(1)), IDS[:batch], target=0)
+    torch.testing.assert_close(looked_up.relevance, embedded.relevance)
+    assert float(embedded.relevance.abs().sum()) > 0.1
+
+
+ORDER = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+MOVED_IDS: dict[str, tuple[Ids, Ids]] = {  # each with the number of times that it reads each token
+    "sort": (lambda ids: ids.sort(1).values, torch.ones_like),
+    "topk": (lambda ids: ids.topk(3, 1).values, lambda ids: (ids >= ids.sort(1).values[:, -3:-2]).long()),
+    "shift": (lambda ids: shifted(ids), lambda ids: (torch.arange(7) < 6).long().expand(ids.shape)),
+    "shift of a copy": (lambda ids: shifted(ids.clone()), lambda ids: (torch.arange(7) < 6).long().expand(ids.shape)),
+    "scatter": (lambda ids: torch.zeros_like(ids).scatter(1, torch.arange(7).expand(ids.shape), ids), torch.ones_like),
+    "index_copy": (lambda ids: torch.zeros_like(ids).index_copy(1, torch.arange(7).flip(0), ids), torch.ones_like),
+    "gather of itself": (
+        lambda ids: ids.gather(1, ids % 1),
+        lambda ids: 7 * (torch.arange(7) == 0).long().expand(ids.shape),
+    ),
+    "view_as": (lambda ids: ids.flip(1).flatten().view_as(ids), torch.ones_like),
+    "other types": (lambda ids: ids.int().long(), torch.ones_like),
+}
+
+
+def shifted(ids: Tensor) -> Tensor:
+    """The ids one place to the right, after a 0, as decoders are given them."""
+    start = ids.new_zeros(ids.shape)
+    start[:, 1:] = ids[:, :-1]
+    return start
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", MOVED_IDS)
+def test_relevance_follows_ids_that_are_moved(name: str, batch: int) -> None:
+    w, ids, (move, times) = torch.linspace(0.0, 3.0, 20).double(), IDS[:batch], MOVED_IDS[name]
+    relevance = plrp.explain(lambda ids: w[move(ids)].sum(1, keepdim=True), ids, target=0).relevance
+    torch.testing.assert_close(relevance, w[ids] * times(ids), rtol=1e-5, atol=1e-5)
+
+
+def test_ids_are_renamed_by_a_table_of_whole_numbers() -> None:
+    w = torch.linspace(0.0, 3.0, 20).double()
+    relevance = plrp.explain(lambda ids: w[ORDER[ids]].sum(1, keepdim=True), IDS, target=0).relevance
+    torch.testing.assert_close(relevance, w[ORDER[IDS]], rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_that_are_added_where_ids_say_have_relevance_of_their_own() -> None:
+    torch.manual_seed(0)
+    w, weights = torch.rand(20).double(), torch.rand(20).double()
+
+    def pointers(ids: Tensor) -> Tensor:
+        return (torch.zeros(len(ids), 20).double().scatter_add(1, ids, w[ids]) * weights).sum(1, keepdim=True)
+
+    relevance = plrp.explain(pointers, IDS, target=0).relevance
+    torch.testing.assert_close(relevance, w[IDS] * weights[IDS], rtol=1e-5, atol=1e-5)
+
+
+@given(st.lists(st.integers(3, 12), min_size=1, max_size=12), st.integers(0, 3))
+def test_moved_ids_change_every_count_and_leave_padding(tokens: list[int], padding: int) -> None:
+    sample = torch.tensor([20, *tokens, 21, *[1] * padding])
+    drawn = [_moved_ids(sample.clone(), _FAR[n % 2], torch.Generator().manual_seed(n), n) for n in range(4)]
+    for moved in drawn:
+        assert ((moved == 1) == (sample == 1)).all()
+        assert sample.float().sum() != moved.float().sum()
+    for moved in drawn[:2]:
+        assert moved[0] == 20
+        assert moved[len(tokens) + 1] == 21 or padding == 1  # one pad may be an ordinary token
+    for token in set(tokens):
+        assert any((moved == token).sum() != (sample == token).sum() for moved in drawn[:2])
 
 
 class OneHot(nn.Module):
@@ -604,6 +855,88 @@ def test_targets_are_looked_at_too(name: str) -> None:
         plrp.trace(net, x).explain(target=TARGETS[name], composite="epsilon")
 
 
+def chosen_by(offset: int) -> Callable[[Tensor], Tensor]:
+    """The first output where another sample's second one is large, else the third: with an offset of 0, its own."""
+
+    def target(output: Tensor) -> Tensor:
+        row = (torch.arange(len(output)) - offset) % len(output)
+        return torch.where(output.index_select(0, row)[:, 1] > 0, output[:, 0], output[:, 2])
+
+    return target
+
+
+class Offset:
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def target(self, output: Tensor) -> Tensor:
+        return chosen_by(self.offset)(output)
+
+
+def with_default(offset: int) -> Callable[[Tensor], Tensor]:
+    def target(output: Tensor, chosen: Callable[[Tensor], Tensor] = chosen_by(offset)) -> Tensor:  # noqa: B008
+        return chosen(output)
+
+    return target
+
+
+FACTORIES: dict[str, Callable[[int], Callable[[Tensor], Tensor]]] = {
+    "a closure": chosen_by,
+    "a default": with_default,
+    "a partial function": lambda offset: functools.partial(lambda output, by: chosen_by(by)(output), by=offset),
+    "a method": lambda offset: Offset(offset).target,
+    "a tensor": lambda offset: functools.partial(lambda by, output: chosen_by(int(by))(output), torch.tensor(offset)),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_targets_of_one_factory_are_looked_at_each(name: str) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(4, 6)
+    assert plrp.explain(net, x, target=FACTORIES[name](0), composite="epsilon").closing().max() < 1e-6
+    with pytest.raises(UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(net, x, target=FACTORIES[name](1), composite="epsilon")
+
+
+OFFSET = 0
+
+
+def test_a_number_beside_a_target_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A global one does, as in a notebook. A function may hold itself, and names without a value."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(6, 3).eval(), torch.randn(4, 6)
+
+    def itself(output: Tensor, times: int = 0) -> Tensor:
+        return chosen_by(OFFSET)(output) if times else itself(output, 1)
+
+    def without_value(output: Tensor) -> Tensor:
+        return chosen_by(OFFSET)(output) if len(output) else later
+
+    for target in (lambda output: chosen_by(OFFSET)(output), itself, without_value):
+        monkeypatch.setitem(globals(), "OFFSET", 0)
+        assert plrp.explain(layer, x, target=target).closing().max() < 1e-6
+        monkeypatch.setitem(globals(), "OFFSET", 1)
+        with pytest.raises(UnsupportedOperation, match="mixes the samples"):
+            plrp.explain(layer, x, target=target)
+    if len(x) > 4:
+        later = x
+
+
+def test_a_target_is_looked_at_once_while_it_holds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    compare = verification._compare_moved
+    monkeypatch.setattr(verification, "_compare_moved", lambda *a, **k: [looks.append(1), compare(*a, **k)][1])
+
+    def weighted(weight: Any) -> Callable[[Tensor], Tensor]:
+        return lambda output: (output * weight)[:, 0]
+
+    trace = plrp.trace(nn.Linear(6, 3).eval(), torch.randn(4, 6))
+    looks.clear()
+    for weight in (0.5, 0.5, torch.ones(3), torch.ones(3), 0.25, 0.5):
+        trace.explain(target=weighted(weight))
+    assert len(looks) == 3
+
+
 def test_ordinary_targets_pass() -> None:
     net, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(3, 6)
     targets: tuple[Callable[[Tensor], Tensor], ...] = (
@@ -652,6 +985,35 @@ class Counting(nn.Module):
 def test_a_model_that_changes_from_call_to_call_is_refused() -> None:
     with pytest.raises(TraceError, match="by itself"):
         plrp.explain(Counting().eval(), torch.randn(2, 6))
+
+
+class Unsteady(nn.Module):
+    """Reads a number that differs from call to call, too little for its output."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind, self.calls = nn.Linear(6, 3), kind, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        number = torch.rand(3) if self.kind == "random" else torch.full((3,), float(self.calls))
+        return self.layer(x) + (1e-6 * number if self.kind != "a Python number" else 1e-6 * self.calls)
+
+
+@pytest.mark.parametrize("kind", ["random", "a counter", "a Python number"])
+@pytest.mark.parametrize("samples", [0, None])
+def test_a_number_that_differs_from_pass_to_pass_is_called_so(kind: str, samples: int | None) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedOperation, match="differs from pass to pass for the same input"):
+        plrp.trace(Unsteady(kind).eval(), torch.randn(2, 6), samples=samples)
+
+
+def test_a_pooling_that_draws_its_places_is_called_random() -> None:
+    torch.manual_seed(0)
+    pooling = nn.FractionalMaxPool2d(2, output_size=8)  # of 16: each place is the only one, whatever is drawn
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), pooling, nn.Flatten(), nn.Linear(128, 2)).eval()
+    with pytest.raises(UnsupportedOperation, match="differs from pass to pass for the same input: it is random"):
+        plrp.explain(net, torch.randn(2, 1, 16, 16))
 
 
 def test_a_model_is_looked_at_twice_once_per_shape() -> None:
@@ -1060,3 +1422,67 @@ def test_a_branch_that_the_whole_batch_decides_is_refused(batch: int) -> None:
 
     with pytest.raises(plrp.UnsupportedOperation, match="decided by the whole batch"):
         plrp.explain(lambda x: last(layer(x).relu()), x, target=target)
+
+
+# --- memory that stays ------------------------------------------------------------------------------------------------
+
+
+@torch.jit.script
+def _store(cache: Tensor, h: Tensor) -> None:
+    cache.copy_(2 * h)
+
+
+def _store_by_numpy(cache: Tensor, h: Tensor) -> None:
+    np.from_dlpack(cache.detach())[:] = 2 * np.from_dlpack(h.detach())
+
+
+def _store_in_a_thread(cache: Tensor, h: Tensor) -> None:
+    worker = threading.Thread(target=lambda: cache.data.copy_(2 * h))
+    worker.start()
+    worker.join()
+
+
+class Storing(nn.Module):
+    """Adds 2h to h, through memory that stays from pass to pass."""
+
+    def __init__(self, room: str, store: Callable[[Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self.below, self.above, self.store, cache = nn.Linear(6, 6), nn.Linear(6, 3), store, torch.zeros(2, 6)
+        if room == "a buffer":
+            self.register_buffer("cache", cache)
+        else:
+            self.cache = nn.Parameter(cache, requires_grad=False) if room == "a parameter" else cache
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.below(x)
+        self.store(self.cache, h)
+        return self.above(h + self.cache)
+
+
+@pytest.mark.parametrize("room", ["a buffer", "a parameter", "an attribute"])
+@pytest.mark.parametrize("store", [_store, _store_by_numpy, _store_in_a_thread])
+def test_a_hidden_write_into_memory_that_stays_is_refused(room: str, store: Callable[[Tensor, Tensor], None]) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(Storing(room, store).eval(), torch.randn(2, 6), composite="epsilon", target=0)
+
+
+def test_a_hidden_write_by_a_target_into_memory_that_stays_is_refused() -> None:
+    torch.manual_seed(0)
+    cache = torch.zeros(2, 3)
+
+    def target(output: Tensor) -> Tensor:
+        _store(cache, output)
+        return (output + cache)[:, 0]
+
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(nn.Linear(6, 3).eval(), torch.randn(2, 6), target=target)
+
+
+def test_memory_that_is_rewritten_with_the_same_numbers_is_no_path() -> None:
+    room = torch.zeros(6)
+
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        return h + room.copy_(torch.arange(6.0))
+
+    assert plrp.explain(*model(step, skip=False), composite="epsilon", target=0).closing().max() < 1e-6

@@ -648,6 +648,7 @@ def test_entries_have_the_same_names_in_every_pass() -> None:
         lambda h: h[:, 0],
         lambda h: h.repeat_interleave(3, -2),
         lambda h: torch.repeat_interleave(h, 2, 1),
+        lambda h: torch.repeat_interleave(h, torch.tensor([1, 0, 2]), 1),
     ],
 )
 def test_moves_hand_down_by_their_derivative(moved: Any) -> None:

@@ -438,6 +438,13 @@ def test_wrong_usage_ends_with_2(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\x82"])
+def test_a_damaged_configuration_is_named(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    assert main(["text", PROMPT, "--model", str(tmp_path)]) == 2
+    assert f"{tmp_path / 'config.json'} is no configuration in JSON" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("text", "target"), [(PROMPT, " Paris London"), ("", " Paris")])
 def test_words_are_checked_before_the_weights_are_read(
     text: str, target: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

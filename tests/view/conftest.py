@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from discs import NAMES, PROPORTIONS, mask, network, picture
+from discs import NAMES, PROPORTIONS, frame, mask, network, picture
 
 import plrp
 from plrp.view import Page, explanation_bundle
@@ -55,6 +55,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def opened(path: Path, width: int = 1200, ready: str = "#page:not([hidden])", **options: Any) -> Any:
         context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, **options)
+        context.set_default_timeout(300_000)  # milliseconds: on a busy machine a page takes long to open
         contexts.append(context)
         tab = context.new_page()
         tab.on("console", lambda message: problems.append(message.text))
@@ -62,6 +63,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         tab.on("request", lambda request: requests.append(request.url))
         tab.goto(path.as_uri())
         tab.wait_for_selector(ready)
+        frame(tab)
         return tab
 
     yield opened

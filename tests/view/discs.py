@@ -1,6 +1,8 @@
-"""A bright disc, and a small network that sees it."""
+"""A bright disc, a small network that sees it, and the moment at which a page is drawn."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,3 +32,8 @@ def picture() -> torch.Tensor:
 def mask() -> np.ndarray:
     y, x = np.mgrid[:SIDE, :SIDE] / SIDE
     return (x - 0.4) ** 2 + (y - 0.55) ** 2 < 0.06
+
+
+def frame(tab: Any) -> None:
+    """Waits until what was asked for is drawn."""
+    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -376,9 +376,10 @@ def test_a_page_that_is_too_large_is_refused(bundle: Bundle, tmp_path: Path, mon
 
 
 def test_a_file_that_is_no_page_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.html").write_text("<p>hello</p>")
-    with pytest.raises(BundleError, match="is no page of plrp"):
-        read_page(tmp_path / "x.html")
+    for content in (b"<p>hello</p>", b"", b"\xff\x00\x82"):
+        (tmp_path / "x.html").write_bytes(content)
+        with pytest.raises(BundleError, match="is no page of plrp"):
+            read_page(tmp_path / "x.html")
 
 
 def test_the_modules_fit_together_as_one_script() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from discs import NAMES, PROPORTIONS, SIDE, network, picture
+from discs import NAMES, PROPORTIONS, SIDE, frame, network, picture
 from torch import nn
 
 import plrp
@@ -41,11 +41,6 @@ PIXELS = """(side) => {
     }
     return btoa(String.fromCharCode(...found));
 }"""
-
-
-def frame(tab: Any) -> None:
-    """Waits until what was asked for is drawn."""
-    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def drawn(tab: Any) -> np.ndarray:
@@ -412,6 +407,7 @@ def test_a_notebook_answers_a_click(browser: Any, explanation: plrp.Explanation,
         encoding="utf-8",
     )
     context = browser.new_context(viewport={"width": 1100, "height": 900})
+    context.set_default_timeout(300_000)
     tab = context.new_page()
     problems: list[str] = []
     tab.on("pageerror", lambda error: problems.append(str(error)))

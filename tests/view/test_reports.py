@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from discs import frame
 from torch import nn
 
 import plrp
@@ -24,7 +25,6 @@ PIXELS = """() => { const canvas = document.getElementById("picture"), side = 16
         const at = 4 * (Math.floor((y + 0.5) * scale) * canvas.width + Math.floor((x + 0.5) * scale));
         found.push(...data.subarray(at, at + 3)); }
     return btoa(String.fromCharCode(...found)); }"""
-DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 def test_the_slider_of_a_sweeps_report_draws_the_maps_that_were_kept(visit: Visit, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_slider_of_a_sweeps_report_draws_the_maps_that_were_kept(visit: Visi
     seen, dots = set(), set()
     for place, p in enumerate(shares):
         inner.locator("#p").fill(str(place))
-        inner.evaluate(DRAWN)
+        frame(inner)
         pixels = np.frombuffer(base64.b64decode(inner.evaluate(PIXELS)), np.uint8).reshape(16, 16, 3).astype(int)
         exact = run.results.maps(run.results.mapped[0], "LRP" if p == 0 else "lambda", p)
         expected = heatmap(exact, scale=float(limits_of(exact.reshape(1, 1, -1))[0])).numpy()[..., :3].astype(int)

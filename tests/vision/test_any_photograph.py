@@ -146,7 +146,9 @@ def test_what_is_no_saved_relevance_is_told(tmp_path: Path) -> None:
         plrp.load(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     (tmp_path / "text.npz").write_text("no archive")
-    for name in ("other.npz", "text.npz"):
+    for name, settings in (("number", "0"), ("list", "[]"), ("deep", "[" * 100_000)):
+        np.savez(tmp_path / f"{name}.npz", settings=settings)
+    for name in ("other.npz", "text.npz", "number.npz", "list.npz", "deep.npz"):
         with pytest.raises(ValueError, match=f"{name} is damaged, or was not written by `plrp explain --save`"):
             plrp.load(tmp_path / name)
 

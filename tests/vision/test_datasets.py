@@ -181,6 +181,9 @@ def test_labels_that_would_be_wrong_are_refused(tmp_path: Path) -> None:
         (tmp_path / "labels.txt").write_text(text)
         with pytest.raises(DatasetError, match=reason):
             ImageNet(tmp_path, labels=tmp_path / "labels.txt")
+    (tmp_path / "labels.txt").write_bytes(b"\xff\x82 \xfe")
+    with pytest.raises(DatasetError, match=r"class of a\.JPEG is unknown"):
+        ImageNet(tmp_path, labels=tmp_path / "labels.txt")
     with pytest.raises(DatasetError, match="does not exist"):
         ImageNet(tmp_path, labels=tmp_path / "none.txt")
     with pytest.raises(DatasetError, match="does not exist"):

@@ -168,7 +168,7 @@ def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
     if arguments.runtime_env is not None:
         try:
             environment = dict(json.loads(Path(arguments.runtime_env).read_text("utf-8")))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise UsageError(f"{arguments.runtime_env} is not a runtime environment in JSON ({error}).") from None
     given = chosen(arguments, "address", "threads", "tries") | {"gpus": arguments.gpus_per_worker}
     given = {name: value for name, value in given.items() if value is not None}

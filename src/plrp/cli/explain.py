@@ -431,6 +431,10 @@ def class_names(file: str | None) -> tuple[str, ...] | None:
         names = Path(file).read_text("utf-8").splitlines()
     except OSError as error:
         raise UsageError(f"the class names {file} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"the class names {file} are no text in UTF-8: write one name per line.") from None
+    if not any(map(str.strip, names)):
+        raise UsageError(f"the class names {file} are empty: write one name per line.")
     return tuple(name.strip() for name in names if name.strip())
 
 

@@ -334,6 +334,8 @@ class Config:
             return cls.from_dict(read_toml(path.read_text("utf-8"))).at(path.parent)
         except FileNotFoundError:
             raise ConfigError(f"{path} does not exist.") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: not TOML: it is no text in UTF-8.") from None
         except (ConfigError, TypeError) as error:
             raise ConfigError(f"{path}: {error}") from None
 

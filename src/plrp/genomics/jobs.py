@@ -43,8 +43,6 @@ from .sequence_settings import FileSettings, Pooling
 from .sequences import Ends, SequenceError, Sequences, Values, encode, read_fasta, read_intervals, read_npz, tsv_line
 
 GATHERED = ("relevance.parquet", "relevance.bedgraph", "scores.tsv", "seqlets.bed", "attributions.npz", "onehot.npz")
-SCRATCH = "parts/gathered.npy"
-"""A memory map of version 0.2.0, which killed runs left behind."""
 
 SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
 """The columns of `Seqlets` in a part."""
@@ -54,7 +52,7 @@ MATCH_COLUMNS = ("motif", "p", "strand")
 LAYOUT = RunLayout(
     description="run.json",
     folders={"parts": "npz", "matches": "npz"},
-    results=(*GATHERED, SCRATCH),
+    results=(*GATHERED, "parts/gathered.npy"),  # the last: a memory map that killed runs of version 0.2.0 left
     words={"digest": "the sequences", "weights_digest": "the weights", "code": "the code"},
 )
 

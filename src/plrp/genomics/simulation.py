@@ -328,7 +328,11 @@ def load_simulated(folder: str | Path) -> Simulated:
     """Read a folder of `Simulated.save`."""
     folder = Path(folder)
     sequences = read_fasta(folder / "sequences.fa.gz")
-    about = json.loads((folder / "simulation.json").read_text())
+    try:
+        about = json.loads((folder / "simulation.json").read_text("utf-8"))
+        class_names, settings = about["class_names"], about["settings"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SequenceError(f"{folder / 'simulation.json'} is damaged ({error!r}): simulate the data again.") from None
     kinds = read_motifs(folder / "motifs.meme")
     index = {name: i for i, name in enumerate(sequences.names)}
     labels = read_labels(folder / "labels.tsv", sequences)
@@ -342,9 +346,7 @@ def load_simulated(folder: str | Path) -> Simulated:
     plantings = _plantings(
         [(index[s.chrom], kind_index[s.name], s.start, s.end, -1 if s.strand == "-" else 1) for s in sites]
     )
-    return Simulated(
-        sequences.names, sequences.letters, labels, plantings, kinds, about["class_names"], about["settings"]
-    )
+    return Simulated(sequences.names, sequences.letters, labels, plantings, kinds, class_names, settings)
 
 
 def read_labels(path: str | Path, sequences: Sequences, column: str | None = None) -> Ints:

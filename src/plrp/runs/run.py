@@ -95,7 +95,7 @@ class Run:
         name = self.layout.description
         try:
             return self.layout.decode(self.place.read(name).decode())
-        except (FileNotFoundError, IsADirectoryError):
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise WrongPlace(f"{self.place} is not a run: it has no {name}.") from None
         except (ValueError, TypeError) as error:
             raise damaged(self.place, name, error) from None

@@ -26,6 +26,7 @@ class Constant(NamedTuple):
     data: Any
     place: int  # a hash of where on the tape it is read
     digests: list[int]  # of its content: one per sample where its first axis is the batch
+    batch: int
 
     @property
     def keys(self) -> list[int]:
@@ -34,7 +35,9 @@ class Constant(NamedTuple):
 
     @property
     def values(self) -> set[int]:
-        """Hashes of the different numbers of a factor, if they are few."""
+        """Hashes of the different numbers of a factor, if they are few; of a size, how often it holds the batch."""
+        if isinstance(self.data, int) and not _reads_numbers(self.op) and self.data % self.batch == 0:
+            return {hash((self.place, "batch", self.data // self.batch))}
         if not isinstance(self.data, Tensor) or not self.op.operation.multiplies:
             return set()
         different = self.data.detach().unique()
@@ -42,25 +45,21 @@ class Constant(NamedTuple):
 
 
 def constants_read(ops: Sequence[Op], batch: int) -> Iterator[Constant]:
-    """The constants of a tape that another pass may read otherwise: fresh tensors, and numbers that are no sizes."""
+    """The constants of a tape that another pass may read otherwise: Python numbers, and tensors but the model's."""
     known: dict[Any, list[int]] = {}  # a mask is read by every layer
     for position, op in enumerate(ops):
-        if op.is_layer and not op.fresh:  # its numbers are sizes
-            continue
         for number, data in enumerate(constants_of(op)):
             if not isinstance(data, Tensor):
-                if isinstance(data, int) and not _reads_numbers(op):
-                    continue
-                digests = [hash(repr(data))]
-            elif op.fresh and data.layout is torch.strided:
+                hashes = [hash(repr(data))]
+            elif op.fresh and (op.suspect or not op.is_layer) and data.layout is torch.strided:
                 memory = data.data_ptr(), data.dtype, data.shape, data.stride()
-                digests = known[memory] = known.get(memory) or _digests(data, batch)
+                hashes = known[memory] = known.get(memory) or digests(data, batch)
             else:
                 continue
-            yield Constant(op, number, data, hash((position, number)), digests)
+            yield Constant(op, number, data, hash((position, number)), hashes, batch)
 
 
-def _digests(data: Tensor, batch: int) -> list[int]:
+def digests(data: Tensor, batch: int) -> list[int]:
     """Hashes of a tensor's content, one per sample where its first axis is the batch.
 
     If it holds one number alone, it is known by this number, whatever its shape.
@@ -75,7 +74,7 @@ def _digests(data: Tensor, batch: int) -> list[int]:
 
 
 def _reads_numbers(op: Op) -> bool:
-    """Whether whole numbers among the arguments may enter the output: else they are axes and sizes."""
+    """Whether whole numbers among the arguments may enter the output: else most are axes and sizes."""
     return op.traits.elementwise or op.traits.constants is not None or op.traits.bounds is not None
 
 

@@ -20,7 +20,7 @@ class LiveTensors:
         self._model = model
         self._values: dict[int, tuple[weakref.ref[Tensor], Value, Any]] = {}  # and the state that it was recorded in
         self._living: dict[int, weakref.ref[Tensor]] = {}  # tensors that may share their memory with others
-        self._made: dict[int, weakref.ref[Tensor]] = {}  # constants that were computed from nothing of the input
+        self._independent: dict[int, weakref.ref[Tensor]] = {}  # constants that were computed from nothing of the input
         self._declared: dict[int, weakref.ref[Tensor]] = {}  # constants because a user's rule says so
 
     def know(self, tensor: Tensor, value: Value) -> None:
@@ -70,17 +70,17 @@ class LiveTensors:
             return set()
         return {_storage(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
 
-    def mark_made(self, tensors: Iterable[Tensor], of_nothing: bool) -> None:
-        """These tensors were computed by a function that reads nothing of the input, or not."""
+    def mark_independent(self, tensors: Iterable[Tensor], independent: bool) -> None:
+        """Whether a function that computed these tensors read nothing of the input."""
         for tensor in tensors:
-            if of_nothing:
-                self._made[id(tensor)] = weakref.ref(tensor)
+            if independent:
+                self._independent[id(tensor)] = weakref.ref(tensor)
             else:
-                self._made.pop(id(tensor), None)
+                self._independent.pop(id(tensor), None)
 
-    def made(self, tensor: Tensor) -> bool:
+    def independent(self, tensor: Tensor) -> bool:
         """Whether a tensor was computed from nothing of the input."""
-        alive = self._made.get(id(tensor))
+        alive = self._independent.get(id(tensor))
         return alive is not None and alive() is tensor
 
     def declare(self, tensors: Iterable[Tensor]) -> None:
@@ -153,6 +153,16 @@ def snapshot(tensor: Tensor) -> Tensor:
         with torch.inference_mode(False):
             return tensor.clone()
     return tensor.detach()
+
+
+PROBED = 4096  # entries of a weight that are compared
+
+
+def probe(weight: Tensor) -> Tensor:
+    """Some entries of a weight, evenly spread: all of a small one."""
+    flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
+    entries = flat[:: 1 + flat.numel() // PROBED]
+    return entries.nan_to_num() if entries.is_floating_point() else entries
 
 
 def _storage(tensor: Tensor) -> int:

@@ -151,7 +151,7 @@ TABLE: tuple[Row, ...] = (
     row("alpha_dropout feature_alpha_dropout", _PASS, training=True, inplace_at=3, **_COPY),
     row("feature_dropout", _PASS, training=True, **_COPY),
     row("to type_as", _PASS, like=True, **_COPY),
-    row("detach clone contiguous float double half bfloat16 type cpu cuda alias positive", _PASS, **_COPY),
+    row("detach clone contiguous float double half bfloat16 long int type cpu cuda alias positive", _PASS, **_COPY),
     # Sums and means.
     row("add", _SPLIT, elementwise=True, transparent=True, sign=_KEEPS, constants=(0, 1), hides_nan=False),
     row("sub rsub", _SPLIT, elementwise=True, transparent=True, hides_nan=False),
@@ -241,10 +241,17 @@ LEAVES: frozenset[Any] = frozenset(
     if hasattr(torch.Tensor, name)
 )
 
+# Functions that return a Python number of any kind; `bool` is left out: it chooses a branch, and each is looked at.
+NUMBERS_OUT = LEAVES | {torch.Tensor.__int__, torch.Tensor.__index__}
+
 # Constants that take no more than a shape from a tensor: not `bernoulli` or `new_tensor`, which read its entries.
 SHAPE_ALONE = frozenset(
     "zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full zero fill".split()
 )
+
+# Operations that read elements of their first argument at places; and those that write at the places of an argument.
+READS_AT = frozenset("getitem index_select take gather take_along_dim".split())
+WRITES_AT = {"setitem": 1, "index_add": 2, "scatter_add": 2, "scatter": 2, "index_copy": 2, "index_fill": 2}
 
 # Functions that look at a tensor's form alone: nothing of its values comes back.
 LOOKS: frozenset[Any] = frozenset(

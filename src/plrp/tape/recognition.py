@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,14 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .constants import constants_of
 from .maps import Convolution, Dense, Replayed, convolution
-from .operations import Family, Sign, operation_named
+from .operations import Family, Sign, Traits, operation_named
 from .values import Op, Value, gathered
 
 _INNER_SOFTMAX = "a softmax that is neither the model's last step nor a gate"
 NOT_FINITE = "it is not finite at 0, and relevance counts from its value there"
-NEAR_ONE = 1e-3  # rows of a softmax sum to one, up to half precision and a small number in the denominator
+NEAR_ONE = 1e-2  # rows of a softmax sum to one, up to half precision and a small number in the denominator
+EXPONENTIALS = ("exp", "exp2", "expm1")
 MOST_FORMS = 4096
+MOST_STEPS = 100  # that are followed down a tape in search of the value that a function is of
 MASKED = -1e4  # a constant summand this negative leaves nothing of the other summand: causal and padding masks
 
 
@@ -56,6 +60,8 @@ def _recognise_family(op: Op) -> None:
         constant = next((a for a in op.terms if not isinstance(a, Value)), None)
         if not op.inputs[0].above_layer or is_mask(constant):
             op.family = Family.PASS  # normalisation of the input, or a mask; any other constant takes its share
+        elif isinstance(constant, int | float) and not op.inputs[0].nonnegative and _from_activation(op.inputs[0]):
+            op.family = Family.OFFSET  # elu(z) + 1 is an activation that is not 0 at 0
     elif op.kind == "div" and op.kwargs.get("rounding_mode"):
         op.refuse("a quotient that is rounded")
     elif op.operation.multiplies and len(op.inputs) == 1 and not _twice(op):
@@ -104,38 +110,42 @@ def _recognise_activation(op: Op) -> None:
 def _recognise_softmax(op: Op) -> bool:
     """Whether an operation is the last step of a softmax that is written by hand: then it becomes that softmax.
 
-    The rows tell: exp(z) times a number per row, where every row sums to one, is a softmax and nothing else.
+    The rows tell: exp(z) times a number per row, where every row sums to one, is a softmax and nothing else. Where the
+    number is the sum or mean of the row itself, it may also be scaled or shifted.
     """
-    exponential, number = _scaled_exponential(op)
-    if exponential is None or number is None:
-        return False
-    shape, z = op.output.shape, exponential.inputs[0]
-    if number.shape == shape and _sums_to_one_by_group(op, exponential, number):
+    if _sums_to_one_by_group(op):
         _become(op, "softmax")
         op.refuse("a softmax over groups of rows (a graph's edges, say) that is no gate")
         return True
-    row = (1,) * (len(shape) - len(number.shape)) + number.shape
-    axes = [axis for axis, size in enumerate(shape) if row[axis] == 1 < size]
-    if not axes or not bool(((op.output.data.sum(axes) - 1).abs() < NEAR_ONE).all()):
+    exponential, axes, by_total = _scaled_exponential(op)
+    if exponential is None or not axes:
         return False
-    if (terms := _difference(z)) is not None and terms[1].shape == number.shape:
+    normalised = bool(((op.output.data.float().sum(axes) - 1).abs() < NEAR_ONE).all())
+    if not normalised and not by_total:
+        return False
+    shape, z = op.output.shape, exponential.inputs[0]
+    if (terms := _difference(z)) is not None and _axes_of_rows(shape, terms[1]) == axes:
         z = terms[0]  # a softmax does not feel a maximum, or log Σ exp z, that is taken from a row
-    if len(axes) == 1 and z.shape == shape and exponential.output in (*op.inputs, op.output):
+    plain = normalised and exponential.kind == "exp" and exponential.output in (*op.inputs, op.output)
+    if plain and len(axes) == 1 and z.shape == shape:
         op.operation = operation_named("softmax")
         op.function, op.args, op.kwargs, op.inputs = op.operation.replay, (z, axes[0]), {}, [z]
         op.family, op.reason = op.operation.family, _INNER_SOFTMAX
     else:
         _become(op, "softmax")
-        op.refuse("a softmax written by hand, over several axes or with a step between exp and the sum")
+        op.operation = op.operation._replace(traits=op.traits._replace(head=False))
+        op.refuse("a softmax written by hand, scaled, over several axes or with a step between exp and the sum")
     return True
 
 
-def _sums_to_one_by_group(op: Op, exponential: Op, number: Value) -> bool:
+def _sums_to_one_by_group(op: Op) -> bool:
     """Whether exp(z) is divided by its sum over groups of rows: added up as exp(z) was, the quotients are one."""
-    below = number.producer
-    while below is not None and not below.kind.startswith(("scatter_", "index_add")) and _transparent(below):
-        below = below.inputs[0].producer
-    if below is None or below.family is not Family.SPLIT or below.inputs != [exponential.output]:
+    if op.kind != "div" or len(op.inputs) != 2 or op.inputs[0].shape != op.inputs[1].shape:
+        return False
+    exponential, below = map(_untouched, op.terms)
+    if exponential is None or below is None or exponential.kind not in EXPONENTIALS or below.family is not Family.SPLIT:
+        return False
+    if below.inputs != [exponential.output]:
         return False
     groups, members = (below.call([each]) for each in (op.output.data, torch.ones_like(op.output.data)))
     return bool((((groups - 1).abs() < NEAR_ONE) | (members == 0)).all())
@@ -150,19 +160,46 @@ def _recognise_reduction(op: Op) -> None:
         op.refuse(f"`reduce={how!r}` multiplies values that land on one place")
 
 
-def _scaled_exponential(op: Op) -> tuple[Op | None, Value | None]:
-    """The exp(z) that an operation multiplies with a number per row, or divides by it; exp(z − number) does so too."""
-    if op.kind == "exp" and (terms := _difference(op.inputs[0])) is not None:
-        source = _linear_source(terms[1]).producer
-        return op, None if source is not None and source.family is Family.WINNER else terms[1]
+def _scaled_exponential(op: Op) -> tuple[Op | None, list[int], bool]:
+    """The exp(z) that an operation multiplies with a number per row, or divides by it; exp(z − number) does so too.
+
+    With it, the axes of a row, and whether the number is the row's own sum or mean.
+    """
+    shape = op.output.shape
+    if op.kind in EXPONENTIALS and (terms := _difference(op.inputs[0])) is not None:
+        source = _untouched(terms[1])
+        if source is None or source.family is not Family.WINNER:
+            return op, _axes_of_rows(shape, terms[1]), source is not None and source.kind == "logsumexp"
+    if op.kind == "normalize" and op.argument(1, "p", 2.0) == 1 and (below := _exponential(op.inputs[0])) is not None:
+        return below, [op.argument(2, "dim", 1) % len(shape)], True
     if op.operation.multiplies and len(op.inputs) == 2:
         for value, number in (op.terms, op.terms[::-1])[: 1 if op.kind == "div" else 2]:
-            below = value.producer
-            while below is not None and below.kind != "exp" and _transparent(below):
-                below = below.inputs[0].producer
-            if below is not None and below.kind == "exp" and not below.operation.registered:
-                return below, number
-    return None, None
+            if (below := _exponential(value)) is not None:
+                total = _untouched(number)
+                summed = _exponential(total.inputs[0]) if total is not None and total.kind in ("sum", "mean") else None
+                own = summed is not None and summed.inputs[0] is below.inputs[0]
+                return below, _axes_of_rows(shape, number), own
+    return None, [], False
+
+
+def _axes_of_rows(shape: torch.Size, number: Value) -> list[int]:
+    """The axes of a tensor along which a value has one number."""
+    row = (1,) * (len(shape) - len(number.shape)) + number.shape
+    return [axis for axis, size in enumerate(shape) if row[axis] == 1 < size]
+
+
+def _exponential(value: Value) -> Op | None:
+    """The exp(z) that a value is, seen through views, scales and shifts."""
+    op = _untouched(value)
+    return op if op is not None and op.kind in EXPONENTIALS and not op.operation.registered else None
+
+
+def _untouched(value: Value) -> Op | None:
+    """The operation that a value comes from, below views, copies, scales and shifts."""
+    op = value.producer
+    while op is not None and _transparent(op):
+        op = op.inputs[0].producer
+    return op
 
 
 def _difference(value: Value) -> tuple[Value, Value] | None:
@@ -336,22 +373,97 @@ def _transparent(op: Op) -> bool:
     )
 
 
-def _sources(value: Value) -> list[Value]:
-    """The values of which `value` is an element-wise function, itself first."""
+def _sources(value: Value, known: dict[Value, list[Value]] | None = None) -> list[Value]:
+    """The values of which `value` is an element-wise function, itself first; `known`: those of the values passed."""
+    known = {} if known is None else known
+    if value not in known:
+        known[value] = [value]
+        if len(known) <= MOST_STEPS:
+            known[value] = [value, *_sources_below(value, known)]
+    return known[value]
+
+
+def _sources_below(value: Value, known: dict[Value, list[Value]]) -> list[Value]:
     op = value.producer
     if op is None or any(v.shape != value.shape for v in op.inputs):
-        return [value]
+        return []
     if len(op.inputs) == 1 and (Family.PASS in (op.family, op.operation.family) or op.traits.activation or _shifts(op)):
-        return [value, *_sources(op.inputs[0])]
+        return _sources(op.inputs[0], known)
     if (op.operation.adds or op.kind == "mul") and op.rule is None:
-        first, *others = map(_sources, op.inputs)
-        return [value, *(v for v in first if all(v in other for other in others))]
-    return [value]
+        first, *others = (_sources(v, known) for v in op.inputs)
+        return [v for v in first if all(v in other for other in others)]
+    return []
 
 
 def _common_source(a: Value, b: Value) -> bool:
     """Whether both are element-wise functions of one value."""
     return not set(_sources(a)).isdisjoint(_sources(b))
+
+
+def _recognise_function(op: Op, a: Value, b: Value) -> bool:
+    """Whether a product or quotient of a and b is a function φ of one value h with φ(0) ≠ 0, as σ(h) (1 − σ(h)) is.
+
+    Then no factor is a gate. The entry becomes φ, an activation that reads h: φ(0) is a constant, like a bias.
+    """
+    source = _offset_source(a, b)
+    if source is None or not op.output.shape.numel():
+        return False
+    steps = [*_steps(op.inputs, source), copy.copy(op)]
+    constants = [constant for step in steps for constant in constants_of(step)]
+    shape = source.shape if gathered(constants) else ()
+    zeros = torch.zeros(shape, dtype=source.dtype, device=op.output.data.device)
+    at_zero = float(_composed(steps, source, zeros).abs().max())
+    if not math.isfinite(at_zero):
+        op.refuse(NOT_FINITE)
+    elif at_zero:
+        phi = partial(_composed, steps, source)
+        op.operation = op.operation._replace(family=Family.PASS, traits=Traits(activation=True), replay=phi)
+        op.family, op.args, op.kwargs, op.inputs = Family.OFFSET, (source, *constants), {}, [source]
+        op.fresh, op.suspect = any(step.fresh for step in steps), any(step.suspect for step in steps)
+    return at_zero != 0
+
+
+def _offset_source(a: Value, b: Value) -> Value | None:
+    """The value h of which a and b are functions, below the last step that is not 0 at 0; the nearest if none is so.
+
+    A constant that is added to h takes its own share, and a user's rule is not passed over.
+    """
+    others = _sources(b) if a.shape == b.shape else []
+    common: list[Value] = []
+    for value in _sources(a):
+        common += [value] if value in others else []
+        if value.producer is not None and value.producer.operation.registered:
+            break
+    while len(common) > 1:
+        step = common[-2].producer
+        if step is None or len(step.inputs) > 1 or step.family not in (Family.PASS, Family.SPLIT):
+            break
+        common.pop()
+    return common[-1] if common else None
+
+
+def _steps(values: Sequence[Value], source: Value) -> list[Op]:
+    """The operations by which values come from `source`, in order of execution."""
+    steps: list[Op] = []
+
+    def visit(value: Value) -> None:
+        step = value.producer
+        if value is not source and step is not None and step not in steps:
+            for below in step.inputs:
+                visit(below)
+            steps.append(step)
+
+    for value in values:
+        visit(value)
+    return steps
+
+
+def _composed(steps: Sequence[Op], source: Value, tensor: Tensor, *_: Any) -> Tensor:
+    """The output of the last of these steps, with a tensor in place of the value that they come from."""
+    known = {source: tensor}
+    for step in steps:
+        (known[step.output],) = step.outputs_from([known[value] for value in step.inputs])
+    return known[steps[-1].output]
 
 
 def _from_activation(value: Value) -> bool:
@@ -401,6 +513,10 @@ def _recognise_gate(op: Op) -> None:
     if len(operands) < 2 or len(op.args) < 2:
         operands = [a for a in (*op.args, *op.kwargs.values()) if isinstance(a, Value)]
     a, b = operands[0], operands[-1]
+    gates = [_from_gate(v) for v in (a, b)]
+    gated = gates[0] != gates[1] and (a in _sources(b) if gates[1] else b in _sources(a))  # h · σ(h)
+    if not gated and _recognise_function(op, a, b):
+        return
     if op.kind == "div":
         if b.shape.numel() < a.shape.numel() or (a is not b and a in _sources(b)):
             op.signal = a  # divided by a statistic, held constant
@@ -411,7 +527,6 @@ def _recognise_gate(op: Op) -> None:
         op.signal = a  # x · x, as x · f(x)
         return
     size = op.output.shape.numel()
-    gates = [_from_gate(v) for v in (a, b)]
     broadcast = [v.shape.numel() < size for v in (a, b)]
     if gates[0] != gates[1]:
         op.signal = b if gates[0] else a

@@ -14,15 +14,26 @@ from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .live_tensors import LayerNames, LiveTensors, snapshot
+from .live_tensors import LayerNames, LiveTensors, probe, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
-from .operations import LEAVES, LOOKS, SHAPE_ALONE, Family, operation_named, spelled, unknown_operation
+from .operations import (
+    LEAVES,
+    LOOKS,
+    NUMBERS_OUT,
+    READS_AT,
+    SHAPE_ALONE,
+    WRITES_AT,
+    Family,
+    operation_named,
+    spelled,
+    unknown_operation,
+)
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
 from .seam import run_noting_winners
-from .values import Call, Op, Value, carries, gathered, replaced
+from .values import Call, Op, Value, bit_sums, carries, gathered, replaced
 from .written_out import with_draws, written_out
 
 Refusal = tuple[str, str, str]  # the operation, the layer before it, the sentence
@@ -33,8 +44,8 @@ class Recorder(TorchFunctionMode):
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
     rule that wants them has them recomputed. `refused`: a list that collects refusals, so that the recording goes on;
-    None: the first refusal is raised. `summing`: the sums of every tensor are noted, which show a later change of its
-    memory.
+    None: the first refusal is raised. `summing`: the bit sums of every tensor are noted, which show a later change of
+    its memory.
     """
 
     def __init__(
@@ -50,6 +61,7 @@ class Recorder(TorchFunctionMode):
         self.anchored: list[Any] = []  # tensors that must outlive the pass, since they are known by their ids
         self.lock = threading.Lock()
         self._numbers_declared = False  # whether a constant by a user's rule was taken out as a Python number
+        self._numbers_suspect = False  # whether a Python number was taken out of a tensor that may come from the input
 
     def __enter__(self) -> Recorder:
         rules = rules_in_force()
@@ -99,6 +111,10 @@ class Recorder(TorchFunctionMode):
         call = Call(function, operation or unknown_operation(function), args, kwargs, tensors, values)
         if function in LEAVES:
             return self._leave(call)
+        if call.operation.kind in WRITES_AT and not call.operation.registered:
+            call = _written_at(call, self.live)
+            if not call.values:
+                return self._constant(function, args, kwargs, tensors)
         steps = None
         if not call.operation.registered:
             steps = written_out(function, args, kwargs, lambda item: self.value_of(item) is not None)
@@ -123,10 +139,10 @@ class Recorder(TorchFunctionMode):
         self.names.inherit(tensors, result)
         results = gathered(result)
         self.live.note(results)
-        if results or function is Tensor.__setitem__:
-            sources = [t for t in tensors if id(t) not in self.names.own]
-            of_nothing = all(self.live.made(t) or self.live.of_model(t) for t in sources)
-            self.live.mark_made([*results, *tensors[:1]], of_nothing)
+        if results or function is Tensor.__setitem__ or function in NUMBERS_OUT:
+            independent = all(map(self.live.independent, filter(self._alien, tensors)))
+            self._numbers_suspect |= function in NUMBERS_OUT and not independent
+            self.live.mark_independent([*results, *tensors[:1]], independent and not self._numbers_suspect)
         if self.live.declared(tensors):
             self.live.declare(results)
         return result
@@ -134,6 +150,7 @@ class Recorder(TorchFunctionMode):
     def _leave(self, call: Call) -> Any:
         """Run a function that returns a Python number or array; refused where a relevance would be lost by it."""
         name = spelled(call.function)
+        self._numbers_suspect |= call.operation.family is not Family.CONSTANT
         if call.operation.family is Family.CONSTANT:
             self._numbers_declared = True
         elif call.values[0].dtype.is_floating_point:
@@ -149,15 +166,20 @@ class Recorder(TorchFunctionMode):
         """Write down the result of a function, if relevance can pass through it."""
         unknown = call.operation.family is Family.UNSUPPORTED
         moves = call.operation.family is Family.REARRANGE
+        copies = call.operation.family is Family.PASS and call.operation.traits.transparent
         tokens = [v for v in call.values if not v.dtype.is_floating_point and not v.dtype.is_complex]
-        ids = (torch.int64, torch.int32) if moves and len(tokens) == len(call.values) else ()
-        outputs = [t for t in gathered(result) if carries(t) or t.dtype in ids]
+        ids = (torch.int64, torch.int32) if (moves or copies) and len(tokens) == len(call.values) else ()
+        order = getattr(result, "indices", None)  # of a sort: these are no ids
+        outputs = [t for t in gathered(result) if carries(t) or (t.dtype in ids and t is not order)]
         constant = bool(call.args) and self.live.value(call.args[0]) is None
-        if moves and tokens and any(map(carries, outputs)):
-            if call.operation.kind == "getitem" and isinstance(call.args[1], Tensor) and constant:  # weight[ids]
-                call = call._replace(operation=operation_named("embedding")._replace(replay=call.function))
-            else:  # ids only say where to read
-                call = call._replace(values=[v for v in call.values if v not in tokens])
+        if moves and tokens and outputs and call.operation.kind in READS_AT:
+            source = call.args[0] if call.args else call.kwargs["input"]
+            call = _read_at(call, source, self.live.value(source), outputs[0])
+        elif moves and tokens and call.operation.traits.like and not constant and len(call.args) > 1:
+            shape = torch.zeros(call.args[1].shape)  # nothing else of the ids is read
+            call = call._replace(args=(call.args[0], shape), values=call.values[:1])
+        elif moves and tokens and any(map(carries, outputs)):
+            call = call._replace(values=[v for v in call.values if v not in tokens])
         if call.operation.traits.like and not moves and not constant and len(call.values) > 1:
             cast = call.operation._replace(replay=Tensor.to)  # h.type_as(x): nothing of x but its dtype is read
             args = call.args[0], call.tensors[1].dtype
@@ -171,12 +193,13 @@ class Recorder(TorchFunctionMode):
                 if value is not None:
                     self.live.know(tensor, value)
         if unknown and not outputs:
+            self._numbers_suspect |= call.function in NUMBERS_OUT
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
-        nothing = bool(outputs) and not outputs[0].numel() and _nothing(outputs, call.values)
+        empty = bool(outputs) and not outputs[0].numel() and _leaves_no_row(outputs, call.values)
         like = call.operation.traits.like and constant
-        if nothing or like or not call.values or call.operation.family is Family.CONSTANT:
+        if empty or like or not call.values or call.operation.family is Family.CONSTANT:
             self.live.note(outputs)
-            self.live.mark_made(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
+            self.live.mark_independent(outputs, call.operation.kind in SHAPE_ALONE and len(call.values) == 1)
             if call.operation.registered:
                 self.live.declare(outputs)
             return None
@@ -193,8 +216,7 @@ class Recorder(TorchFunctionMode):
             value = self.live.value(tensor)
             return value if any(value is one for one in inputs) else tensor.detach()
 
-        own = self.names.own
-        alien = [t for t in call.tensors if id(t) not in own and self._alien(t)] if len(call.tensors) > 1 else []
+        alien = list(filter(self._alien, call.tensors)) if len(call.tensors) > 1 else []
         op = Op(
             operation=operation,
             family=operation.family,
@@ -205,9 +227,11 @@ class Recorder(TorchFunctionMode):
             outputs=[],
             rule=operation.rule,
             fresh=bool(alien),
-            derived=bool(alien) and not all(map(self.live.made, alien)),
+            suspect=self._numbers_suspect or not all(map(self.live.independent, alien)),
             declared=declared,
         )
+        if self.summing:
+            op.sums = self._sums_of_constants(call.tensors)
         for tensor in outputs:
             value = Value(snapshot(tensor), inputs[0].samples, op)
             value.sums = value.add_up() if self.summing else None
@@ -235,9 +259,18 @@ class Recorder(TorchFunctionMode):
 
     def _alien(self, tensor: Tensor) -> bool:
         """Whether a tensor is neither the input's nor the model's."""
-        if self.live.value(tensor) is not None or tensor.__class__ is nn.Parameter:
-            return False
-        return not self.live.of_model(tensor)
+        known = id(tensor) in self.names.own or tensor.__class__ is nn.Parameter or self.live.value(tensor) is not None
+        return not known and not self.live.of_model(tensor)
+
+    def _sums_of_constants(self, tensors: list[Tensor]) -> dict[int, Tensor]:
+        """The bit sums of the constants among these tensors, by address; of a parameter, those of some entries."""
+        sums = {}
+        for tensor in tensors:
+            if self.live.value(tensor) is None and tensor.layout is torch.strided:
+                read = bit_sums(probe(tensor) if tensor.__class__ is nn.Parameter else tensor.detach())
+                if read is not None:
+                    sums[tensor.data_ptr()] = read
+        return sums
 
     def _settle(self, op: Op, outputs: list[Tensor]) -> None:
         """Settle where samples lie in an entry's outputs, their sign, and whether a layer lies below."""
@@ -276,7 +309,44 @@ class Recorder(TorchFunctionMode):
         return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
 
 
-def _nothing(outputs: list[Tensor], values: list[Value]) -> bool:
+def _read_at(call: Call, source: Tensor, value: Value | None, output: Tensor) -> Call:
+    """A call that reads a source at places that are token ids: an embedding, if the source is a constant and the axes
+    of the ids come first; else ids only say where to read.
+    """
+    if value is not None:
+        args, kwargs = replaced((call.args, call.kwargs), lambda t: t if t is source else t.detach(), of=Tensor)
+        return call._replace(args=args, kwargs=kwargs, values=[value])
+    where = [item for item in (*call.args, *call.kwargs.values()) if item is not source]
+    if isinstance(where[0], tuple):  # weight[ids, 0]
+        where = list(where[0][:1])
+    index = next((item for item in where if isinstance(item, Tensor)), None)
+    leads = call.operation.kind != "index_select" or any(type(n) is int and n in (0, -source.dim()) for n in where)
+    if leads and index is not None and len(call.tensors) == 2 and output.shape[: index.dim()] == index.shape:
+        return call._replace(operation=operation_named("embedding")._replace(replay=call.function))
+    return call._replace(values=[])
+
+
+def _written_at(call: Call, live: LiveTensors) -> Call:
+    """A call that writes at places: token ids among these only say where. Ids that are written are numbers."""
+    place, replay = WRITES_AT[call.operation.kind], call.operation.replay
+    if not any(not carries(t) and live.value(t) is not None for t in call.tensors):
+        return call
+
+    def written(*args: Any, **kwargs: Any) -> Any:
+        """The same with target and source of one type: relevance of ids, which are whole, is not."""
+        numbers = gathered(*args[:place], *args[place + 1 :])
+        dtype = next((t.dtype for t in numbers if carries(t)), None)
+        changed = [replaced(a, lambda t: t.to(dtype or t.dtype), of=Tensor) for a in args]
+        return replay(*changed[:place], *args[place : place + 1], *changed[place + 1 :], **kwargs)
+
+    places, index = replaced((call.args[place : place + 1], call.kwargs.get("index")), Tensor.detach, of=Tensor)
+    args = (*call.args[:place], *places, *call.args[place + 1 :])
+    kwargs = call.kwargs if index is None else {**call.kwargs, "index": index}
+    values = [v for v in call.values if any(live.value(t) is v for t in gathered(args, kwargs))]
+    return call._replace(operation=call.operation._replace(replay=written), args=args, kwargs=kwargs, values=values)
+
+
+def _leaves_no_row(outputs: list[Tensor], values: list[Value]) -> bool:
     """Whether no row is left of values, as for an expert that nobody was sent to: a constant."""
     return not any(t.dim() == 0 or len(t) for t in outputs) and any(v.shape.numel() for v in values)
 

@@ -280,6 +280,14 @@ def _independent(trace: Trace, tensors: Sequence[Tensor]) -> str:
             "The model returned empty tensors only: it found nothing in this input (no boxes, say), so there is no "
             "score to explain. Give an input in which it finds something, or explain the scores before the selection."
         )
+    recorder = trace._recorder
+    if recorder.live.declared(tensors):
+        keys = [key for key, rule in recorder.rules.given.items() if rule == "constant" and key in recorder.rules.seen]
+        named = ", ".join(f"'{key}'" if isinstance(key, str) else f"`{spelled(key)}`" for key in keys)
+        return (
+            f"The output is computed from constants alone, since the rule 'constant' holds for {named}: no relevance "
+            "reaches the input. Give another rule there, or leave it out."
+        )
     if trace.ops:
         last = trace.ops[-1]
         return (

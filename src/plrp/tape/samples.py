@@ -104,7 +104,7 @@ class Samples:
             return None
         starts = counts.cumsum(0) - counts
         numbers = torch.arange(len(self.ids), device=self.ids.device) - starts.repeat_interleave(counts)
-        return self.ids.sort(stable=True).values, numbers
+        return self.ids.sort().values, numbers
 
     def rows(self, tensor: Tensor) -> Tensor:
         """The tensor as (batch, everything else of that sample); shorter samples are padded with zeros."""
@@ -137,8 +137,6 @@ class Samples:
 
     def spread(self, per_sample: Tensor, dims: int) -> Tensor:
         """One number per sample (batch,), in a shape that broadcasts against a tensor of this layout."""
-        if self.batch <= 1 and self.ids is None:
-            return per_sample.view(per_sample.shape[0], *(1,) * (dims - 1))
         chosen = per_sample if self.ids is None else per_sample[self.ids]
         return chosen.view(*(1,) * self.axis, -1, *(1,) * (dims - self.axis - 1))
 

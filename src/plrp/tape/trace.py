@@ -17,6 +17,7 @@ from torch import Tensor
 from plrp.tables import render_html, render_table
 
 from .head import without_head
+from .live_tensors import probe
 from .maps import Convolution, Dense
 from .norms import batch_norm_affines
 from .own_rules import alone
@@ -82,7 +83,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
             weights += [(t, op.name) for t in gathered(op.args, op.kwargs) if not op.is_layer]
             if op.map is not None:
                 weights += [(t, op.name) for t in (op.map.raw, op.map.bias) if t is not None]
-        self._state = [(tensor, version(tensor), _probe(tensor).clone(), name) for tensor, name in weights]
+        self._state = [(tensor, version(tensor), probe(tensor).clone(), name) for tensor, name in weights]
 
     def check_unchanged(self) -> None:
         """Refuse where a weight was written into since: the tape would be half of another model.
@@ -90,7 +91,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         Torch counts writes, but not those through `.data` or numpy; so some entries of each weight are compared.
         """
         for tensor, before, entries, name in self._state:
-            if version(tensor) != before or not torch.equal(_probe(tensor), entries):
+            if version(tensor) != before or not torch.equal(probe(tensor), entries):
                 raise RuntimeError(f"The weights of '{name}' changed since this trace was made: trace again.")
 
     def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -182,9 +183,10 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """The tape as a table: layer, operation, output shape, rule."""
         import plrp
 
-        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs)).on(self.ops, self.leaves)
+        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs))
+        names = chosen.rule_names(self)
         shown = [(op, "×".join(map(str, op.output.shape))) for op in self.ops if op.outputs]
-        return [(op.name, op.kind, shape, chosen.rule_name(op)) for op, shape in shown]
+        return [(op.name, op.kind, shape, names[op]) for op, shape in shown]
 
     def __repr__(self) -> str:
         return render_table(("layer", "op", "output", "rule"), self.rows())
@@ -264,13 +266,3 @@ def _mark_first_layers(ops: Sequence[Op]) -> None:
         op.first = op.is_layer and not below
         if below or op.is_layer:
             above.update(id(v) for v in op.outputs)
-
-
-PROBED = 4096  # entries of a weight that are compared
-
-
-def _probe(weight: Tensor) -> Tensor:
-    """Some entries of a weight, evenly spread: all of a small one."""
-    flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
-    entries = flat[:: 1 + flat.numel() // PROBED]
-    return entries.nan_to_num() if entries.is_floating_point() else entries

@@ -29,6 +29,15 @@ def version(tensor: Tensor) -> int | None:
         return None
 
 
+def bit_sums(data: Tensor) -> Tensor | None:
+    """The sums of a tensor's bits along its last axis; None where its memory is not laid out by strides."""
+    if data.layout is not torch.strided or data.is_quantized:
+        return None
+    data = torch.view_as_real(data.resolve_conj()) if data.is_complex() else data
+    bits = data.view(_BITS[data.element_size()])
+    return bits.sum(-1) if bits.dim() else bits.clone()
+
+
 class Value:
     """One tensor of the forward pass that depends on the input. `data` is never modified."""
 
@@ -64,11 +73,7 @@ class Value:
 
     def add_up(self) -> Tensor | None:
         """The sums of the tensor's bits along its last axis, which any change shows in; None where it was let go of."""
-        if self._data is None:
-            return None
-        data = torch.view_as_real(self._data.resolve_conj()) if self._data.is_complex() else self._data
-        bits = data.view(_BITS[data.element_size()])
-        return bits.sum(-1) if bits.dim() else bits.clone()
+        return None if self._data is None else bit_sums(self._data)
 
     @property
     def forgotten(self) -> bool:
@@ -100,8 +105,9 @@ class Op:
     reason: str = ""  # why no rule is known
     mixes: bool = False  # whether the reason is that samples of the batch are mixed or taken apart
     fresh: bool = False  # whether it reads a tensor that is neither the input's nor the model's
-    derived: bool = False  # whether such a tensor may come from the input: plrp has not seen how it was made of others
+    suspect: bool = False  # whether such a tensor, or a Python number, may come from the input in a hidden way
     declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
+    sums: dict[int, Tensor] = field(default_factory=dict)  # bit sums of its constants as it read them, by address
     winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner, see `seam.py`
     folded: list[str] = field(default_factory=list)  # names of BatchNorms folded into this layer
 

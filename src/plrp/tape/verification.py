@@ -2,19 +2,22 @@
 
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
 constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more: for each
-shape of its inputs, for each way through it, and where a pass reads constants that no other did (`_unseen`). Once it
-runs without the recorder: its output must be the same. Then it is recorded with other samples in place of some
-(`_selections`): constants of the tape must not change, nor any number of the samples that stayed. And at the end of a
-pass every recorded tensor must be as it was recorded.
+shape of its inputs, for each way through it, and where a pass reads constants that no other did (`_samples_to_check`).
+Once it runs without the recorder: its output must be the same. Then it is recorded with other samples in place of some
+(`_plan`): constants of the tape must not change, nor any number of the samples that stayed. And at the end of a pass
+every recorded tensor must be as it was recorded.
 A target that is a function is checked in the same way, as a model of the output.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +25,7 @@ from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .constants import constants_of, constants_read
+from .constants import constants_of, constants_read, digests
 from .locating import MIXES
 from .operations import spelled
 from .own_rules import refuse_unused, rules_for, rules_in_force
@@ -41,9 +44,13 @@ FAR_ABOVE = 1e3  # times the median, and an entry is not ordinary
 MASK = -1e4  # a summand this negative is a mask
 NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
 MOST_CONSTANTS = 1 << 16  # that are remembered of a way through a model
+DEEPEST = (
+    8  # functions in functions that a target holds; beyond, and where one holds itself, it is looked at every time
+)
 FEW, MORE = 512, 2  # with at most 512 features all may agree by chance: twice as many passes
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
+Nearby = Callable[[float], "Tape | None"]  # the pass with all samples moved a little; 0: with the same input again
 Moved = Callable[[Move, int, Sequence[int]], "Tape | None"]  # the pass with these samples moved for the nth time
 
 
@@ -59,7 +66,7 @@ Ways = dict[int, Look]  # the verified ways through a model for inputs of one sh
 
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
 _verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
-_targets: set[Any] = set()  # verified targets: code, operations, shapes and constants
+_targets: set[Any] = set()  # verified targets: functions by content, operations, shapes and constants
 
 
 def trace(
@@ -112,10 +119,11 @@ def record_verified(
     ways = verify(model, inputs, samples=samples, always=always)
     trace = record(model, inputs, frugal=frugal, samples=samples)
     for last in (False, True):
-        chosen = _unseen(trace, ways)
+        chosen, numbers = _samples_to_check(trace, ways)
         if not chosen:
             break
-        ways.update(verify(model, inputs, samples=samples, chosen=range(trace.batch) if last else chosen))
+        chosen = list(range(trace.batch)) if last else chosen
+        ways.update(verify(model, inputs, samples=samples, chosen=chosen, farther=numbers))
         trace = record(model, inputs, frugal=frugal, samples=samples)
     look = ways.get(_way(trace.ops))
     for position in look.mixing if look is not None else ():
@@ -130,10 +138,12 @@ def verify(
     samples: Batch = 0,
     always: bool = False,
     chosen: Sequence[int] = (),
+    farther: bool = False,
 ) -> Ways:
     """Refuse a model if the tape misses a step of it; once per model, shape and own rules, unless `always`.
 
-    Two samples are enough to see that one depends on another, in most models; or the `chosen` ones are looked at.
+    Two samples are enough to see that one depends on another, in most models; or the `chosen` ones are looked at, and
+    moved `farther` where they read other numbers than the samples before.
     """
     shapes = tuple(_form(x, samples) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
@@ -148,7 +158,7 @@ def verify(
             first = record(model, tuple(few), samples=samples, summing=True)
         except Exception:  # a model made for one size of batch, or one that fails on any
             few, first = given, record(model, tuple(given), samples=samples, summing=True)
-        mixing = _look_twice(model, few, first)
+        mixing = _look_twice(model, few, first, farther)
         look = ways.setdefault(_way(first.ops), Look(set(), set(), set()))
         if len(look.constants) > MOST_CONSTANTS:
             look.constants.clear()
@@ -160,31 +170,32 @@ def verify(
     return ways
 
 
-def _unseen(trace: Trace, ways: Ways) -> list[int]:
-    """The samples that have to be looked at, since no pass like theirs was.
+def _samples_to_check(trace: Trace, ways: Ways) -> tuple[list[int], bool]:
+    """The samples that have to be looked at, since no pass like theirs was, and whether they read other numbers.
 
-    All of them on a new way through the model, and where the model may read samples by their numbers: if samples are
+    All of them on a new way through the model, and where the model may read samples by their positions: if samples are
     mixed, in a gate say, or a constant is no tensor of the model. Else those that read constants not seen before.
     """
     look, everyone = ways.get(_way(trace.ops)), list(range(trace.batch))
     if look is None:
-        return everyone
+        return everyone, True
     reads = functools.cache(lambda: set(map(id, trace.reached("half"))))
-    by_number = _mixes(trace.ops) or any(op.derived and id(op) in reads() for op in trace.ops)
-    if by_number and trace.batch not in look.batches:
-        return everyone
+    by_position = _mixes(trace.ops) or any(op.suspect and id(op) in reads() for op in trace.ops)
+    if by_position and trace.batch > max(look.batches):
+        return everyone, False
     chosen: set[int] = set()
     for constant in constants_read(trace.ops, trace.batch):
         new = [sample for sample, key in enumerate(constant.keys) if key not in look.constants]
         if not new or id(constant.op) not in reads() or not _is_number(constant.op, constant.data):
             continue
-        values = constant.values
-        if (values and values <= look.constants) or _excused(*constant[:3], constant.data, 0, lambda: None):
+        if _excused(*constant[:3], constant.data, 0, lambda _: None):
+            continue
+        if (values := constant.values) and values <= look.constants:
             continue
         if len(constant.keys) < trace.batch:
-            return everyone
+            return everyone, True
         chosen.update(new)
-    return sorted({*chosen, 0 if chosen != {0} else everyone[-1]}) if chosen else []  # no sample alone
+    return sorted({*chosen, 0 if chosen != {0} else everyone[-1]}) if chosen else [], True  # no sample alone
 
 
 def _form(x: Any, samples: Batch) -> Any:
@@ -221,7 +232,7 @@ def _looked_at(model: Any) -> dict[Any, Ways]:
     return ways
 
 
-def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> list[int]:
+def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace, farther: bool) -> list[int]:
     """Refuse a pass that the tape misses a step of; returns positions that mix samples, for outputs not asked for."""
     tape = Tape(first.ops, first.reached("half"), first, list(tensors_in(first.returned)))
     asked = isinstance(first.output, Tensor)  # of several outputs, some may not be asked for
@@ -236,13 +247,14 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
     def moved(move: Move, number: int, chosen: Sequence[int]) -> Tape | None:
         """The pass with these samples moved; None where the model cannot take them."""
         try:
-            second = record(model, tuple(_moved(given, move, number, chosen, first.samples)), samples=first.samples)
+            others = _moved(given, move, number, chosen, first.samples)
+            second = record(model, tuple(others), samples=first.samples, summing=True)
         except Exception:  # whatever the model says to such an input
             return None
         return Tape(second.ops, [], second, list(tensors_in(second.returned)))
 
     features = sum(v.samples.rows(v.data).shape[1] for v in first.inputs)
-    return mixing + _compare_moved(tape, moved, asked, first.batch, features)
+    return mixing + _compare_moved(tape, moved, asked, first.batch, features, farther)
 
 
 class Tape(NamedTuple):
@@ -254,23 +266,18 @@ class Tape(NamedTuple):
     results: Sequence[Tensor] = ()  # the tensors that the model or the target returned
 
 
-def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: int) -> list[int]:
+def _compare_moved(
+    tape: Tape, moved: Moved, asked: bool, batch: int, features: int, farther: bool = False
+) -> list[int]:
     """Compare the tape with tapes of moved inputs: moved far, and where these take another way, less far."""
     everyone = list(range(batch))
 
     @functools.cache
-    def nearby() -> Tape | None:
-        near = moved(functools.partial(_shifted, size=NEARBY), 1, everyone)
+    def nearby(size: float) -> Tape | None:
+        near = moved(functools.partial(_shifted, size=size), 1, everyone if size else [])
         return near if near is not None and _same_shapes(tape, near) else None
 
-    rounds = MORE if features <= FEW else 1
-    rounds *= MORE if _mixes(tape.ops) else 1
-    selections = _selections(batch, rounds)
-    moves = [_FAR[number % 2] for number in range(len(selections))]
-    target = not isinstance(tape.owner, Trace)
-    if target or any(op.derived for op in tape.reached):  # a comparison may decide, which only other sizes turn
-        moves += [_FARTHEST[number % 2] for number in range(len(selections))]
-        selections *= 2
+    selections, moves = _plan(tape, batch, features, farther)
     moves += _LESS_FAR
     mixing: list[int] = []
     complete = False
@@ -299,6 +306,26 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
 # --- other inputs -----------------------------------------------------------------------------------------------------
 
 
+def _plan(tape: Tape, batch: int, features: int, farther: bool) -> tuple[list[list[int]], list[Move]]:
+    """The samples that are moved in one pass after the other, and how.
+
+    `farther`: to other sizes too, which alone turn a comparison; so it is where a number may come from the input.
+    Where constants that may do so are additive masks alone, one half of a batch is moved, then the other.
+    """
+    mixes, suspects = _mixes(tape.ops), [op for op in tape.reached if op.suspect]
+    farther = farther or any(map(_reads_suspect_number, suspects))
+    masks = bool(suspects) and all(op.operation.adds for op in suspects)
+    rounds = (MORE if features <= FEW else 1) * (MORE if mixes else 1)
+    selections = _selections(batch, rounds)
+    if batch > 2 and masks and not farther and not mixes:
+        selections = selections[:2]
+    moves = [_FAR[number % 2] for number in range(len(selections))]
+    if farther:
+        selections += [*selections, [*range(batch)], [*range(batch)]]  # all at once: each alone may be enough for `any`
+        moves += [_FARTHEST[number % 2] for number in range(len(moves) + 2)]
+    return selections, moves
+
+
 def _selections(batch: int, rounds: int) -> list[list[int]]:
     """The samples that are moved in one pass after the other: those with a 0 at a digit of their binary number, then
     those with a 1. Two samples are moved one at a time.
@@ -315,14 +342,17 @@ def _selections(batch: int, rounds: int) -> list[list[int]]:
 
 def _moved(given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[int], samples: Batch) -> list[Tensor]:
     """The inputs with the chosen samples moved; without a batch axis, the whole input is."""
-    generator, step = torch.Generator().manual_seed(number), 1 if number % 2 == 0 else -1
+    generator = torch.Generator().manual_seed(number)
     inputs = []
     for which, x in enumerate(given):
         changed = x.detach().clone()
-        places: list[Any] = [...] if samples is None else list(chosen)
+        places: list[Any] = [...][: len(chosen)] if samples is None else list(chosen)
         for place in [samples.vectors[which] == n for n in chosen] if isinstance(samples, Groups) else places:
             sample = changed[place]
-            changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
+            if x.is_floating_point():
+                changed[place] = move(sample, generator)
+            elif len(given) == 1 or not bool((sample <= 1).all()):  # else a mask of 0 and 1, which stays
+                changed[place] = _moved_ids(sample, move, generator, number)
         inputs.append(changed)
     return inputs
 
@@ -364,22 +394,54 @@ _LESS_FAR: tuple[Move, ...] = (
 )
 
 
-def _moved_ids(ids: Tensor, step: int) -> Tensor:
-    """Other token ids: inner ids that occur once are rotated; a sample without them gets other ids.
+def _moved_ids(ids: Tensor, move: Move, generator: torch.Generator, number: int) -> Tensor:
+    """Other token ids, for the nth time: all of a sample's inner ids become ids of their lower half, then of their
+    higher half. Then ids at the ends change too, and all become ids between the smallest and the largest.
 
-    Padding and the tokens at both ends mean more than themselves, so they stay; so does a mask of 0 and 1.
+    So the count of each id changes, every sum, and the largest. Less far, one id becomes another, or ids rotate.
     """
-    sample = ids.flatten()
-    if len(sample) and bool((sample <= 1).all()):
-        return ids
-    counts = (sample[:, None] == sample[None, :]).sum(1)
-    places = [n for n in (counts == 1).nonzero().flatten().tolist() if 0 < n < len(sample) - 1]
-    if len(places) > 1:
-        sample[places] = sample[places].roll(step)
-    else:
-        inside = slice(1, -1) if len(sample) > 2 else slice(None)
-        sample[inside] = torch.where(sample[inside] + step > 0, sample[inside] + step, sample[inside] + 1)
+    sample, low = ids.flatten(), number % 2 == 0
+    ends = number % 4 > 1 and move not in _LESS_FAR
+    places = _places_of_ids(sample.tolist(), ends)
+    given = sample[places]
+    known = given.unique()
+    half = known[: len(known) // 2] if low else known[(len(known) + 1) // 2 :]
+    if len(known) == 1:  # neighbours; 0 may be the padding
+        half = known + 1 if low or known < 2 else known - 1
+    elif ends and len(known) and known[-1] - known[0] > 1:
+        half = torch.arange(int(known[0]) + 1, int(known[-1])).to(known)
+    if move is _LESS_FAR[1]:
+        given = given.roll(1 if low else -1)
+    elif move in (*_FAR, *_FARTHEST):
+        given = _others(half, given, generator)
+    elif places:
+        one = int(torch.randint(len(places), (), generator=generator))
+        others = known[known != given[one]]
+        given[one] = _others(others if len(others) else half, given[one], generator)
+    sample[places] = given
     return sample.view_as(ids)
+
+
+def _others(ids: Tensor, given: Tensor, generator: torch.Generator) -> Tensor:
+    """Some of these ids, at random, in place of the given ones; the next one where the same is drawn."""
+    count = max(1, len(ids))
+    drawn = torch.randint(count, given.shape, generator=generator).to(ids.device)
+    return torch.where(ids[drawn] == given, ids[(drawn + 1) % count], ids[drawn])
+
+
+def _places_of_ids(sample: Sequence[int], ends: bool) -> list[int]:
+    """The places of ids that may change. Padding stays: the id that a sample begins or ends with several times.
+
+    With `ends`, 0 and 1 stay too, which may be padding that occurs once. Without, the first and the last id beside the
+    padding stay, and others like them. If nothing is left, the inner ids may change.
+    """
+    runs = [(token, len(list(run))) for token, run in itertools.groupby(sample)]
+    stay = {0, 1} if ends else set()
+    for side in (runs, runs[::-1]) if runs else ():
+        padded = side[0][1] > 1
+        stay.update(token for token, _ in side[: padded + (not ends)])
+    inside = range(1, len(sample) - 1) if len(sample) > 2 else range(len(sample))
+    return [place for place, token in enumerate(sample) if token not in stay] or list(inside)
 
 
 # --- comparisons ------------------------------------------------------------------------------------------------------
@@ -446,9 +508,18 @@ def _compare_results(first: Tape, second: Tape, stayed: Sequence[int], batch: in
             )
 
 
-def _compare(
-    first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked: bool, stayed: Sequence[int]
-) -> list[int]:
+_HIDDEN = (
+    "depends on the input but is not on the tape, so its relevance would be lost: it comes from comparisons or "
+    "integers, or from a function that hides what it does (scripted, compiled, numpy, another thread). Compute it with "
+    "torch functions on floating-point tensors."
+)
+_UNSTEADY = (
+    "differs from pass to pass for the same input: it is random, or the model keeps state between calls. Set the seed "
+    "in the model's forward, or keep the number as it is while you explain."
+)
+
+
+def _compare(first: Tape, second: Tape, nearby: Nearby, asked: bool, stayed: Sequence[int]) -> list[int]:
     """Refuse a difference between two passes that is not on the tape, or that is in a sample that stayed.
 
     A factor may differ far off: as a gate it takes no relevance, if it stays the same nearby. Returns the positions of
@@ -462,15 +533,17 @@ def _compare(
         if not _same_shape(op, other):
             continue
         for number, (a, b) in enumerate(zip(constants_of(op), constants_of(other), strict=False)):
-            if not _unchanged(a, b) and _is_number(op, a) and not _excused(op, number, a, b, places[id(op)], nearby):
+            if (
+                not _unchanged(op, other, a, b)
+                and _is_number(op, a)
+                and not _excused(op, number, a, b, places[id(op)], nearby)
+            ):
+                again = _same_nearby(op, number, a, places[id(op)], nearby(0.0))
                 raise UnsupportedOperation(
-                    f"`{spelled(op.function)}` ('{op.name}') reads a number that depends on the input but is not on "
-                    "the tape, so its relevance would be lost: it comes from comparisons or integers, or from a "
-                    "function that hides what it does (scripted, compiled, numpy, another thread). Compute it with "
-                    "torch functions on floating-point tensors."
+                    f"`{spelled(op.function)}` ('{op.name}') reads a number that " + (_HIDDEN if again else _UNSTEADY)
                 )
         for a, b in zip(op.outputs, other.outputs, strict=True) if stayed else ():
-            if _stayed(a, b, stayed):
+            if _agree_on(a, b, stayed):
                 continue
             if not all(any(id(v) in mixed for v in op.receivers(products)) for products in PRODUCTS):
                 if asked:
@@ -484,13 +557,16 @@ def _compare(
     return mixing
 
 
-def _unchanged(a: Any, b: Any) -> bool:
+def _unchanged(op: Op, other: Op, a: Any, b: Any) -> bool:
+    """Whether a constant of an operation is the same in another pass; in memory of both, as each of them read it."""
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return type(a) is type(b) and (a == b or a != a)
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    same_memory = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-    return same_memory or _close(a, b, *SAME)
+    if a.data_ptr() != b.data_ptr() or a.stride() != b.stride():
+        return _close(a, b, *SAME)
+    sums, others = op.sums.get(a.data_ptr()), other.sums.get(b.data_ptr())
+    return sums is None or others is None or torch.equal(sums, others)
 
 
 def _is_number(op: Op, constant: Any) -> bool:
@@ -511,7 +587,7 @@ def _is_number(op: Op, constant: Any) -> bool:
     return True
 
 
-def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callable[[], Tape | None]) -> bool:
+def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Nearby) -> bool:
     """Whether a constant may differ: an additive mask, or a factor that is a mask, or that stays the same nearby."""
     if op.operation.adds:
         return _masks(a, b, 0) and torch.bool not in (a.dtype, b.dtype)
@@ -521,8 +597,24 @@ def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callabl
         return False
     if _masks(a, b, 1):
         return True
-    near = nearby() if op.operation.multiplies else None
-    return near is not None and _unchanged(a, list(constants_of(near.ops[position]))[number])
+    near = nearby(NEARBY) if op.operation.multiplies else None
+    return near is not None and _same_nearby(op, number, a, position, near)
+
+
+def _same_nearby(op: Op, number: int, constant: Any, position: int, near: Tape | None) -> bool:
+    """Whether a constant, the `number`th of an operation, is the same in a pass nearby; also where there is none."""
+    return near is None or _unchanged(op, near.ops[position], constant, [*constants_of(near.ops[position])][number])
+
+
+def _reads_suspect_number(op: Op) -> bool:
+    """Whether an operation reads numbers that may come from the input: not an index, a condition or a mask."""
+    if not op.suspect:
+        return False
+    for number, constant in enumerate(constants_of(op)):
+        mask = isinstance(constant, Tensor) and (not op.operation.adds or bool((constant <= MASK).any()))
+        if _is_number(op, constant) and not (mask and _excused(op, number, constant, constant, 0, lambda _: None)):
+            return True  # a summand of zeros alone may be a count
+    return False
 
 
 def _masks(a: Any, b: Any, other: int) -> bool:
@@ -530,7 +622,7 @@ def _masks(a: Any, b: Any, other: int) -> bool:
     return all(isinstance(c, Tensor) and bool(((c == 0) | (c == other) | (c <= MASK)).all()) for c in (a, b))
 
 
-def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
+def _agree_on(a: Value, b: Value, samples: Sequence[int]) -> bool:
     """Whether two passes have the same numbers for these samples."""
     if a.samples.batch < 2 or not a.shape.numel():
         return True
@@ -560,7 +652,8 @@ def _close(a: Tensor, b: Tensor, relative: float, absolute: float) -> bool:
     a, b = a.double(), b.double()
     differ = (a != b) & ~(a.isnan() & b.isnan())
     gap, size = (a - b).abs(), torch.maximum(a.abs(), b.abs())
-    close = gap.isfinite() & (gap <= relative * size + absolute * _ordinary(a))
+    filled = ~differ & (size >= -MASK)  # with a large number, in both
+    close = gap.isfinite() & (gap <= relative * size + absolute * _ordinary(a[~filled]))
     return bool((close | ~differ).all())
 
 
@@ -583,8 +676,9 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
         return
     shapes = tuple((t.shape, t.dtype) for t in tensors_in(trace.output))
     read = frozenset(key for constant in constants_read(ops, trace.batch) for key in constant.keys)
-    seen = getattr(function, "__code__", None), _way(ops), shapes, read
-    if seen in _targets:
+    content = _content(target)
+    seen = content, tuple(op.kind for op in ops), shapes, read
+    if content is not None and seen in _targets:
         return
     first = _target_tape(trace, target, None)
     if first is None:
@@ -596,18 +690,39 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
     features = sum(t.numel() for t in tensors_in(trace.output)) // trace.batch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a target that takes no other output says so nowhere else
-        _compare_moved(first, moved, True, trace.batch, features)
-    if seen[0] is not None:
+        _compare_moved(first, moved, True, trace.batch, features, farther=True)
+    if content is not None:
         if len(_targets) > MOST_CONSTANTS:
             _targets.clear()
         _targets.add(seen)
+
+
+def _content(item: Any, depth: int = 0) -> Any:
+    """A key for a function and all that it reads: closure, defaults, arguments, global numbers; None: not known."""
+    if isinstance(item, Number | str | bytes | type | None):
+        return type(item), item
+    if isinstance(item, Tensor) and item.layout is torch.strided:
+        return item.shape, item.dtype, *digests(item, 1)
+    if isinstance(item, FunctionType):
+        cells = [cell.cell_contents for cell in item.__closure__ or () if cell != CellType()]  # but empty ones
+        names = [item.__globals__.get(name) for name in item.__code__.co_names]
+        numbers = [one for one in names if isinstance(one, Number)]
+        held: Any = cells, numbers, item.__defaults__, item.__kwdefaults__
+    elif isinstance(item, functools.partial):
+        held = item.func, item.args, item.keywords
+    else:
+        held = tuple(item.items()) if isinstance(item, dict) else item
+    if not isinstance(held, list | tuple) or depth > DEEPEST:
+        return None
+    parts = [_content(part, depth + 1) for part in held]
+    return None if None in parts else (type(item), getattr(item, "__code__", None), *parts)
 
 
 def _target_tape(
     trace: Trace, target: Callable[[Any], Any], move: Move | None, number: int = 0, chosen: Sequence[int] = ()
 ) -> Tape | None:
     """The tape of a target on the output, with the chosen samples moved; None where the target fails."""
-    recorder, generator = Recorder(None), torch.Generator().manual_seed(number)
+    recorder, generator = Recorder(None, summing=True), torch.Generator().manual_seed(number)
 
     def fresh(tensor: Tensor) -> Tensor:
         value = trace.value_of(tensor)

@@ -85,8 +85,8 @@ def _class(transformers: Any, folder: Path) -> Any:
     """The class that a folder's configuration names."""
     try:
         names = json.loads((folder / "config.json").read_text("utf-8")).get("architectures")
-    except ValueError as error:
-        raise UsageError(f"{folder / 'config.json'} is no JSON ({error}).") from None
+    except (AttributeError, ValueError) as error:
+        raise UsageError(f"{folder / 'config.json'} is no configuration in JSON ({error}).") from None
     kind = getattr(transformers, str(names[0]), None) if names else None
     if kind is None:
         what = f"names {names[0]}, which transformers does not have" if names else "names no architecture"

@@ -78,7 +78,7 @@ class Page:
 
 def read_page(path: str | Path) -> Page:
     """A page that `save` wrote, with its numbers."""
-    data = _DATA.search(Path(path).read_text(encoding="utf-8"))
+    data = _DATA.search(Path(path).read_text(encoding="utf-8", errors="replace"))
     if data is None:
         raise BundleError(f"{path} is no page of plrp.")
     facts, arrays = data.groups()

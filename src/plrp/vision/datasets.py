@@ -261,7 +261,7 @@ def _read_labels(file: Path) -> dict[str, str]:
     if not file.is_file():
         raise DatasetError(f"{file} does not exist.")
     labels = {}
-    for line in file.read_text("utf-8").splitlines():
+    for line in file.read_text("utf-8", errors="replace").splitlines():
         fields = line.replace(",", " ").split()
         if not fields or fields[0] == "ImageId":  # header of Kaggle's file
             continue

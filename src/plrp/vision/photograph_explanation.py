@@ -275,7 +275,7 @@ def load(path: str | Path, *, largest: int | None = None) -> SavedRelevance | Sa
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} does not exist.") from error
         raise ValueError(f"{path} cannot be read ({error.strerror or 'it is no .npz file'}).") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged, or was not written by `plrp explain --save` or explanation.save."
         ) from error
