@@ -314,7 +314,7 @@ def test_bad_input_gets_a_sentence() -> None:
         plrp.graphs.subgraph(trace, torch.rand(2), target=(0, 1))
     with pytest.raises(ValueError, match=r"edge_index names nodes 0…9; the graph has 5"):
         plrp.graphs.relevance(trace, torch.tensor([[0], [9]]), target=(0, 1))
-    with pytest.raises(ValueError, match=r"edge_index is \(2, edges\)"):
+    with pytest.raises(ValueError, match=r"edge_index is a tensor \(2, edges\)"):
         plrp.graphs.relevance(trace, EDGES.T, target=(0, 1))
     with pytest.raises(ValueError, match="needs an end"):
         plrp.graphs.walks(trace, target=(0, 1), top=None)

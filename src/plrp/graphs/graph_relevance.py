@@ -63,14 +63,11 @@ def relevance(
 
 def check_edges(edge_index: Any, nodes: int) -> None:
     """Refuse edges that are not pairs of the graph's nodes."""
-    pairs = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and edge_index.shape[0] == 2
-    if not pairs or edge_index.is_floating_point():
-        what = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
-        raise ValueError(f"edge_index is (2, edges), the senders and the receivers as whole numbers, got {what}.")
-    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < nodes:
-        raise ValueError(
-            f"edge_index names nodes {int(edge_index.min())}…{int(edge_index.max())}; the graph has {nodes}, from 0."
-        )
+    if not isinstance(edge_index, Tensor) or edge_index.is_floating_point() or edge_index.shape[:-1] != (2,):
+        raise ValueError("edge_index is a tensor (2, edges) of whole numbers: the senders, and the receivers.")
+    lowest, highest = (int(x) for x in edge_index.aminmax()) if edge_index.numel() else (0, 0)
+    if edge_index.numel() and not 0 <= lowest <= highest < nodes:
+        raise ValueError(f"edge_index names nodes {lowest}…{highest}; the graph has {nodes}, from 0.")
 
 
 def _steps(descent: Descent) -> Tensor:

@@ -39,6 +39,7 @@ class _Rows(NamedTuple):
     axis: int
     ids: Tensor | None  # the node of each row; None where rows are of several nodes, or constants
     mixed: bool = False  # whether this tensor is the output of a message-passing layer
+    ordered: bool = False  # whether row i is node i, for all nodes
 
 
 def node_places(ops: Sequence[Op], top: Value, nodes: Value, products: str | None) -> list[NodePlace]:
@@ -55,8 +56,7 @@ def node_places(ops: Sequence[Op], top: Value, nodes: Value, products: str | Non
     for depth in range(1, rows[id(top)].depth + 1):
         here = [v for op in way for v in op.outputs if id(v) in rows and rows[id(v)].depth == depth]
         ways = sum(entries[id(v)] * below[id(v)] for v in here)
-        order = rows[id(nodes)].ids
-        cuts = [v for v in here if _same(rows[id(v)].ids, order) and above[id(v)] * below[id(v)] == ways]
+        cuts = [v for v in here if rows[id(v)].ordered and above[id(v)] * below[id(v)] == ways]
         if ways and not cuts:
             raise ValueError(
                 f"After {depth} message-passing layers no single tensor holds all relevance of the nodes (two branches "
@@ -71,7 +71,7 @@ def node_places(ops: Sequence[Op], top: Value, nodes: Value, products: str | Non
 def _rows_of_all(way: Sequence[Op], nodes: Value, products: str | None) -> dict[int, _Rows]:
     """The rows of every tensor that depends on the nodes, by the id of its value."""
     order = torch.arange(nodes.shape[0], device=nodes.data.device)
-    rows = {id(nodes): _Rows(0, 0, order)}
+    rows = {id(nodes): _Rows(0, 0, order, ordered=True)}
     for op in way:
         inputs = [value for value in op.receivers(products) if id(value) in rows]
         depth = max((rows[id(value)].depth for value in inputs), default=0)
@@ -80,16 +80,12 @@ def _rows_of_all(way: Sequence[Op], nodes: Value, products: str | None) -> dict[
             axis = rows[id(tops[0])].axis
             new = _new_axis(op, value, tops[0], axis, len(order))
             if new is not None and _mixes(op, [rows[id(v)] for v in tops], line):
-                rows[id(value)] = _Rows(depth + 1, new, order, mixed=True)
+                rows[id(value)] = _Rows(depth + 1, new, order, mixed=True, ordered=True)
             elif line is None:
                 rows[id(value)] = _Rows(depth, max(0, min(axis, len(value.shape) - 1)), None)
             else:
-                rows[id(value)] = _Rows(depth, *line)
+                rows[id(value)] = _Rows(depth, *line, ordered=torch.equal(line[1], order))
     return rows
-
-
-def _same(ids: Tensor | None, others: Tensor | None) -> bool:
-    return ids is not None and others is not None and torch.equal(ids, others)
 
 
 def _new_axis(op: Op, value: Value, source: Value, axis: int, nodes: int) -> int | None:

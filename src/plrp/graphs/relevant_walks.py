@@ -231,7 +231,7 @@ class _Search:
 
     def __init__(self, descent: Descent) -> None:
         self.descent = descent
-        self.blocks: list[Blocks] = [descent.blocks(number) for number in range(len(descent.places))]
+        self.blocks: list[Blocks] = [[], *(descent.blocks(number) for number in range(1, len(descent.places)))]
         self.bounds = [torch.ones_like(descent.rows(descent.places[0], None))]  # u of each place, (nodes, features)
         for number in range(1, len(descent.places)):
             bound = torch.zeros_like(descent.rows(descent.places[number], None))
