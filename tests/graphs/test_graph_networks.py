@@ -328,3 +328,13 @@ def test_a_model_in_training_is_refused() -> None:
 def test_features_of_several_kinds_of_nodes_are_refused_as_a_dict() -> None:
     with pytest.raises(TypeError, match="a dict, not a tensor"):
         plrp.explain(Net(LAYERS["GCN"]), {"paper": torch.rand(NODES, FEATURES)}, samples=None)  # type: ignore[arg-type]
+
+
+def test_empty_graphs_and_edges_out_of_range_get_a_sentence() -> None:
+    net = Net(LAYERS["GIN"])
+    net.edge_index = torch.tensor([[0, 9], [1, 2]])
+    with pytest.raises(IndexError, match="edge_index"):  # the model's own
+        plrp.explain(net, torch.rand(NODES, FEATURES), samples=None, target=(0, 1))
+    net.edge_index, net.batch = EDGES[:, :0], torch.zeros(0, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"out of range for an output of shape \(0, 3\)"):
+        plrp.explain(net, torch.rand(0, FEATURES), samples=None, target=(0, 1))
