@@ -41,7 +41,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("metrics", "models", "interop", "explanation_files"),
     ("runs",),
     ("vision", "genomics", "text"),
-    ("concepts",),
+    ("concepts", "graphs"),
     ("view",),
     ("experiments",),
     ("cli",),

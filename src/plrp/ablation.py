@@ -139,7 +139,7 @@ def fills_from(
         return None
     if data is None:
         raise ValueError(f"ablate='{ablate}' takes what stands in from other inputs: give some as data=.")
-    if trace.samples is None:
+    if trace.samples != 0:
         raise ValueError(f"ablate='{ablate}' needs a batch axis, which this model does not have: take 'zero'.")
     number = check_inputs(data)[0].shape[0]
     if not number:
@@ -174,7 +174,7 @@ def planned(trace: Trace, sizes: Mapping[str, int]) -> list[Site]:
 
 def passes(trace: Trace, inputs: Any, batch_size: int, label: str) -> Iterator[Trace]:
     """The model of a trace recorded on other inputs, some at a time."""
-    parts = [inputs] if trace.samples is None else [given for _, given in pieces(inputs, batch_size)]
+    parts = [inputs] if trace.samples != 0 else [given for _, given in pieces(inputs, batch_size)]
     with progress(label, len(parts), None if len(parts) > 1 else False, transient=True) as step:
         for given in parts:
             yield trace.with_inputs(given)

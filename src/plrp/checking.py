@@ -13,6 +13,7 @@ from .errors import TraceError, UnsupportedOperation
 from .spelling import plural
 from .tables import render_html, render_table
 from .tape.own_rules import refuse_unused, rules_for
+from .tape.refusals import as_batch
 from .tape.trace import Trace, record
 from .tape.verification import record_verified
 
@@ -46,7 +47,7 @@ def check(
     model: Callable[..., Any],
     inputs: Tensor | Sequence[Tensor],
     *,
-    samples: int | None = 0,
+    samples: Any = 0,
     rules: Mapping[Any, Any] | None = None,
 ) -> Check:
     """List everything in a model that plrp cannot explain, and find out whether the tape sees all that it does.
@@ -58,7 +59,7 @@ def check(
     Supported: 2 operations, 1 conv or linear layer.
     """
     problems: list[tuple[str, str, str]] = []
-    layers = operations = 0
+    layers, operations, samples = 0, 0, as_batch(samples)
     with rules_for(rules or {}):
         try:
             trace = record(model, inputs, samples=samples, refused=problems)

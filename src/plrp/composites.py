@@ -246,7 +246,7 @@ def automatic(inputs: Iterable[Tensor], trace: Trace | None = None) -> Composite
         name, reason = "attnlrp", "auto: products of two signals"
     elif one_hot and all(samples.numel() and bool(samples.all()) for samples in one_hot):
         name, reason = "epsilon-gamma", "auto: one-hot input"
-    elif one_hot and trace is not None and trace.samples is not None and (each := torch.stack(one_hot).all(0)).any():
+    elif one_hot and trace is not None and trace.samples == 0 and (each := torch.stack(one_hot).all(0)).any():
         others = (~each).nonzero()[:, 0].tolist()
         raise ValueError(
             "composite='auto' is 'epsilon-gamma' for one-hot sequences and 'epsilon-plus-flat' for others, and this "

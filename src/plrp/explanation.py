@@ -22,7 +22,8 @@ from .request import PIECE, SMALL_BATCH, Request, joined_structure, pieces, some
 from .spelling import nearest, plural, printable
 from .survey import Survey
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
-from .tape.refusals import check_samples
+from .tape.refusals import as_batch
+from .tape.samples import Batch, Groups
 from .tape.seam import explained_once, tape_bytes
 from .tape.trace import Trace, record
 from .tape.values import replaced, tensors_in, version
@@ -115,6 +116,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     _begun: Tensor | None = field(default=None, repr=False)  # ‖R‖₁ at the output, where its relevance adds up to 0
     _grown: Tensor | None = field(default=None, repr=False)  # the largest growth of a tensor's ‖R‖₁ by PLRP-M
     _whole: bool = field(default=False, repr=False)  # whether there is no batch axis
+    _groups: Groups | None = field(default=None, repr=False)  # of rows, where these are the samples
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
@@ -246,6 +248,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     def _inputs(self) -> tuple[Tensor, ...]:
         """The relevance of each of the model's inputs, samples along the first axis."""
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
+        if self._groups is not None:
+            return tuple(layout.rows(part) for layout, part in zip(self._groups.layouts, parts, strict=True))
         return tuple(part[None] for part in parts) if self._whole else parts
 
     def closing(self) -> Tensor:
@@ -311,7 +315,7 @@ def explain(
     pruning: Pruning | None = None,
     layers: bool | Sequence[str] = False,
     micro_batch: int | None = None,
-    samples: int | None = 0,
+    samples: Any = 0,
     rules: Mapping[Any, Any] | None = None,
     condition: Condition | None = None,
     only_through: bool = False,
@@ -332,7 +336,9 @@ def explain(
       tapes take 500 MB at most, unless `model`, `target` or a rule is a function of yours, or with `layers` or
       `condition`;
     - `samples`: None for a model without a batch axis (a graph of nodes, say): one explanation of the whole, of a score
-      that `target` gives by an index into the output or a callable;
+      that `target` gives by an index into the output or a callable. A vector of whole numbers names the sample of each
+      row, as PyTorch Geometric's `batch` names each node's graph (a tuple of vectors for several inputs, say nodes and
+      edges); the output has a row per sample;
     - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`;
     - `condition`: what may pass the outputs of some layers, such as `{"layer3.0.conv2": [12, 40]}`: channels (whole
       numbers), positions (tuples), a boolean mask, or a callable (activation, gradient of the score, relevance) → mask.
@@ -344,7 +350,7 @@ def explain(
     >>> plrp.explain(model, torch.randn(2, 4), pruning=plrp.Pruning(p=0.15)).relevance.shape
     torch.Size([2, 4])
     """
-    check_samples(samples)
+    samples = as_batch(samples)
     request = Request(
         target=as_target(target, whole=samples is None),
         composite=composite,
@@ -353,9 +359,10 @@ def explain(
         condition=condition,
         only_through=only_through,
     )
-    if samples is None and micro_batch is not None:
-        raise ValueError("micro_batch cuts a batch into pieces; with samples=None there is no batch: leave it out.")
+    if samples != 0 and micro_batch is not None:
+        raise ValueError("micro_batch cuts the first axis into pieces; without a batch there (samples=…) leave it out.")
     batch = next((len(x) for x in tensors_in(inputs) if x.dim()), None)
+    batch = samples.batch if isinstance(samples, Groups) else batch
     if samples is not None and batch is not None:
         request.target.check_batch(batch)
     with rules_for(rules or {}):
@@ -373,7 +380,7 @@ class ExplainCall:
     model: Callable[..., Any]
     inputs: Tensor | Sequence[Tensor]
     request: Request
-    samples: int | None
+    samples: Batch
     micro_batch: int | None
     rules: Mapping[Any, Any]
     same_walk: Callable[[], Any]
@@ -404,7 +411,7 @@ class ExplainCall:
             request.target, Computed
         )
         own = own or request.condition is not None or bool(request.layers) or request.composite_holds_tensors
-        if self.samples is None or own or batch < 3 or sum(x.numel() * x.element_size() for x in given) <= SMALL_BATCH:
+        if self.samples != 0 or own or batch < 3 or sum(x.numel() * x.element_size() for x in given) <= SMALL_BATCH:
             return None
         frugal = not resolve(request.composite, given).needs_outputs
         try:
@@ -434,11 +441,11 @@ class ExplainCall:
         """A trace of one sample, and the number of the sample in it."""
         if self.state_now() != self.state:
             raise RuntimeError(CHANGED)
-        inputs = self.inputs if self.samples is None else some(self.inputs, slice(sample, sample + 1))
+        inputs = self.inputs if self.samples != 0 else some(self.inputs, slice(sample, sample + 1))
         with self.same_walk(), alone(self.rules):
             trace = record(self.model, inputs, samples=self.samples)
             composite = resolve(self.request.composite, tensors_in(self.inputs), trace)
-            return supported(trace, composite.products), 0
+            return supported(trace, composite.products), sample if isinstance(self.samples, Groups) else 0
 
     def state_now(self) -> list[tuple[int, int | None]]:
         """The inputs and weights as they are now."""
@@ -581,4 +588,5 @@ def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
         _begun=walk.start.mass,
         _grown=grown,
         _whole=trace.samples is None,
+        _groups=trace.samples if isinstance(trace.samples, Groups) else None,
     )

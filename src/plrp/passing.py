@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .composites import Composite
 from .errors import TraceError
@@ -59,7 +59,8 @@ def transposed(
 ) -> list[Tensor]:
     """Jᵀ of the operation at its recorded inputs, for the inputs that are wanted."""
     with torch.enable_grad():
-        leaves = [v.data.detach().to(dtype).requires_grad_(any(v is w for w in wanted)) for v in op.inputs]
+        # not `requires_grad_`, which is forbidden within `vmap`: graphs hand many relevances down at once
+        leaves = [nn.Parameter(v.data.detach().to(dtype), any(v is w for w in wanted)) for v in op.inputs]
         outputs = [t for t in tensors_in(op.call(leaves)) if t.is_floating_point()]
     pairs = [(y, c.to(y.dtype)) for y, c in zip(outputs, cotangents, strict=True) if c is not None and y.requires_grad]
     sources = [leaf for leaf in leaves if leaf.requires_grad]
@@ -278,7 +279,8 @@ def _winner(op: Op, relevance: Relevances, book: Booking, composite: Composite) 
     first = next(r for r in relevance if r is not None)
     if (pool := op.kind.removesuffix("_with_indices")) in ("max_pool1d", "max_pool2d", "max_pool3d"):
         return [_to_winners(op, getattr(torch.nn.functional, pool), first, book)]
-    if op.traits.elementwise and len(op.inputs) == 1:  # against a constant, which keeps its share
+    if (op.traits.elementwise or op.traits.constants is not None) and len(op.inputs) == 1:
+        # against a constant, which keeps its share
         (won,) = transposed(op, [first], first.dtype, op.inputs)
         if book.active:
             book.constant = book.constant + op.output.samples.sum(first) - op.inputs[0].samples.sum(won)

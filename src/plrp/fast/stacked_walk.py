@@ -46,7 +46,7 @@ def stackable(case: Case) -> bool:
 
 def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     """Neighbours that can be stacked, as many as a stack may have; all others one by one."""
-    size = 1 if trace.samples is None else limits.STACKED_SAMPLES // max(1, trace.batch)
+    size = 1 if trace.samples != 0 else limits.STACKED_SAMPLES // max(1, trace.batch)
     for stacks, neighbours in groupby(cases, lambda case: size > 1 and stackable(case)):
         group, step = list(neighbours), size if stacks else 1
         yield from (group[first : first + step] for first in range(0, len(group), step))

@@ -8,7 +8,7 @@ the output belongs to. Calls of the same form are tried out once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -138,6 +138,24 @@ def _axes(op: Op, dims: int, unknown: int) -> set[int]:
 _FORMS: dict[Any, list[Samples]] = {}  # layouts by the form of a call and where the samples lay
 
 
+def owned_rows(op: Op, outputs: Sequence[Tensor]) -> list[tuple[int, Tensor] | None]:
+    """The axis of each output along which the samples of the inputs lie, and whose each position is (`NOBODY`: a
+    constant's). Samples may be missing. None where several samples contribute to an entry, or nothing is known.
+    """
+    decided = [_decided(op, output) for output in outputs]
+    if None not in decided or op.rule is not None or op.family not in _LINEAR:
+        everyone = torch.arange(op.inputs[0].samples.batch, device=outputs[0].device)
+        return [
+            None if one is None or one.mixed else (one.axis, everyone if one.ids is None else one.ids)
+            for one in decided
+        ]
+    weights = [None] if op.map is None else [torch.ones_like(op.map.weight).double(), op.map.weight.double()]
+    rows: list[tuple[int, Tensor] | None] = [None] * len(outputs)
+    for owners in (_owners(op, outputs, weight) for weight in weights if None in rows):
+        rows = rows if owners is None else [next(_lines(each), None) for each in owners]
+    return rows
+
+
 def _tried_out(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
     """Where a call takes the samples, by its replay with their numbers.
 
@@ -169,7 +187,16 @@ def _form(op: Op, outputs: Sequence[Tensor]) -> Any:
 
 
 def _replayed(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[Samples]:
-    """The layouts of the outputs, from two replays in which sample i has the number i + 1, and another one.
+    """The layouts of the outputs, by the owners of their entries."""
+    layout, owners = op.inputs[0].samples, _owners(op, outputs, weight)
+    if owners is None:
+        return [Samples(layout.batch, mixed=UNKNOWN)] * len(outputs)
+    return [_locate(each, layout.batch, layout.vectors) for each in owners]
+
+
+def _owners(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[Tensor] | None:
+    """The sample of every entry of the outputs, from two replays in which sample i has the number i + 1, and another
+    one; None for a function that takes no other numbers.
 
     A sum is compared with that of random entries: if it is theirs times a number, only this number's sample is in it.
     Of products of two values, it is the square of the number. Maxima give the largest number: then the smallest.
@@ -198,9 +225,9 @@ def _replayed(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[
 
     try:
         runs = [run(first), run(second), *([run(torch.ones_like(first))] if sums else [])]
-    except (RuntimeError, TypeError, IndexError, ValueError):  # a function that takes no other numbers
-        return [Samples(batch, mixed=UNKNOWN)] * len(outputs)
-    layouts = []
+    except (RuntimeError, TypeError, IndexError, ValueError):
+        return None
+    owned = []
     for a, b, *rest in list(zip(*runs, strict=True))[: len(outputs)]:
         nobody = a == b if not rest else rest[0] == 0
         if rest:
@@ -209,8 +236,8 @@ def _replayed(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[
         owners = (a.nan_to_num(-1.0) - 1).round().long().clamp(-1, batch)
         inside = owners.clamp(0, batch - 1)
         right = ((a - first.to(device)[inside]).abs() < CLOSE) & ((b - second.to(device)[inside]).abs() < CLOSE)
-        layouts.append(_locate(torch.where(nobody, NOBODY, torch.where(right, inside, SEVERAL)), batch))
-    return layouts
+        owned.append(torch.where(nobody, NOBODY, torch.where(right, inside, SEVERAL)))
+    return owned
 
 
 def _without_constants(op: Op) -> Op:
@@ -226,19 +253,30 @@ def _without_constants(op: Op) -> Op:
     return dataclasses.replace(op, args=args, kwargs=kwargs)
 
 
-def _locate(owners: Tensor, batch: int) -> Samples:
-    """The axis along which the owners of entries change, if there is exactly one; constants may lie between them."""
+def _locate(owners: Tensor, batch: int, vectors: tuple[Tensor, ...] = ()) -> Samples:
+    """The axis along which the owners of entries change, if there is exactly one; constants may lie between them.
+
+    Of groups, a row that nobody owns (a node without neighbours) is the sample's that has this row in the inputs, and a
+    sample may be without rows (a graph without edges).
+    """
     reason = MIXES if owners.numel() else TAKES_OUT
-    for axis in range(owners.dim()) if owners.numel() and not bool((owners == SEVERAL).any()) else ():
-        line = owners.movedim(axis, 0).reshape(owners.shape[axis], -1)
-        ids = line.amax(1)
-        if not bool(((line == ids[:, None]) | (line == NOBODY)).all()):
-            continue
+    for axis, ids in _lines(owners):
+        named = (v for v in vectors if len(v) == len(ids) and bool(((v == ids) | (ids == NOBODY)).all()))
+        ids = next(named, ids)
         if bool((ids == NOBODY).any()):
             reason = ADDS_ROWS
-        elif not bool((ids.bincount(minlength=batch) > 0).all()):
+        elif not vectors and not bool((ids.bincount(minlength=batch) > 0).all()):
             reason = TAKES_OUT
         else:
             plain = torch.equal(ids, torch.arange(batch, device=ids.device))
-            return Samples(batch, axis, None if plain else ids)
+            return Samples(batch, axis, None if plain else ids, vectors=vectors)
     return Samples(batch, mixed=reason)
+
+
+def _lines(owners: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The axes along which the owners of entries may be read, and the owners there."""
+    for axis in range(owners.dim()) if owners.numel() and not bool((owners == SEVERAL).any()) else ():
+        line = owners.movedim(axis, 0).reshape(owners.shape[axis], -1)
+        ids = line.amax(1)
+        if bool(((line == ids[:, None]) | (line == NOBODY)).all()):
+            yield axis, ids

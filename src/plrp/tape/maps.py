@@ -217,7 +217,7 @@ class Replayed(LinearMap):
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """The function's vector-Jacobian product with respect to x."""
         with torch.enable_grad():
-            leaf = torch.zeros_like(like).requires_grad_()
+            leaf = torch.nn.Parameter(torch.zeros_like(like))  # `requires_grad_` is forbidden within `vmap`
             output = self.call(leaf, weight)
         return torch.autograd.grad(output, leaf, s)[0]
 

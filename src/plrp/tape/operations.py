@@ -160,6 +160,7 @@ TABLE: tuple[Row, ...] = (
     row("avg_pool2d avg_pool3d", _SPLIT, divisor=(6, "divisor_override"), **_POOL),
     row("fold col2im", _SPLIT, sign=_KEEPS),
     row("index_add scatter_add", _SPLIT, dims=(1,), constants=(0, 3)),
+    row("scatter_reduce index_reduce", _SPLIT, sign=_KEEPS, dims=(1,), constants=(0, 3)),  # maxima: by `reduce`
     row("torchvision::roi_align torchvision::ps_roi_align torchvision::ps_roi_pool", _SPLIT, boxes=True),
     # Maxima.
     row("max_pool1d max_pool1d_with_indices max_pool2d max_pool2d_with_indices", _WINNER, **_POOL),

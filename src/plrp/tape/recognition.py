@@ -40,7 +40,9 @@ def _recognise_family(op: Op) -> None:
         return
     if op.kind in ("max", "min") and isinstance(op.argument(1, "other"), Tensor | Value):
         _become(op, f"{op.kind}imum")  # of two tensors, element by element
-    if op.family is Family.REARRANGE and "reduce" in op.kwargs:
+    if op.kind in ("scatter_reduce", "index_reduce"):
+        _recognise_reduction(op)
+    elif op.family is Family.REARRANGE and "reduce" in op.kwargs:
         op.refuse("`reduce=` adds or multiplies values that land on one place, which is not a move of elements")
     elif op.family is Family.REARRANGE and op.traits.constants is not None and _collides(op):
         op.refuse("several elements are written to one place, where only one of them stays")
@@ -114,6 +116,10 @@ def _recognise_softmax(op: Op) -> bool:
     The rows tell: exp(z) times a number per row, where every row sums to one, is a softmax and nothing else. Where the
     number is the sum or mean of the row itself, it may also be scaled or shifted.
     """
+    if _sums_to_one_by_group(op):
+        _become(op, "softmax")
+        op.refuse("a softmax over groups of rows (a graph's edges, say) that is no gate")
+        return True
     exponential, axes, by_total = _scaled_exponential(op)
     if exponential is None or not axes:
         return False
@@ -134,6 +140,28 @@ def _recognise_softmax(op: Op) -> bool:
         op.operation = op.operation._replace(traits=op.traits._replace(head=False))
         op.refuse("a softmax written by hand, scaled, over several axes or with a step between exp and the sum")
     return True
+
+
+def _sums_to_one_by_group(op: Op) -> bool:
+    """Whether exp(z) is divided by its sum over groups of rows: added up as exp(z) was, the quotients are one."""
+    if op.kind != "div" or len(op.inputs) != 2 or op.inputs[0].shape != op.inputs[1].shape:
+        return False
+    exponential, below = map(_untouched, op.terms)
+    if exponential is None or below is None or exponential.kind not in EXPONENTIALS or below.family is not Family.SPLIT:
+        return False
+    if below.inputs != [exponential.output]:
+        return False
+    groups, members = (below.call([each]) for each in (op.output.data, torch.ones_like(op.output.data)))
+    return bool((((groups - 1).abs() < NEAR_ONE) | (members == 0)).all())
+
+
+def _recognise_reduction(op: Op) -> None:
+    """Values that land on one place are added up, averaged, or the largest or smallest of them stays."""
+    how = op.argument(4, "reduce")
+    if how in ("amax", "amin"):
+        op.family = Family.WINNER
+    elif how not in ("sum", "mean"):
+        op.refuse(f"`reduce={how!r}` multiplies values that land on one place")
 
 
 def _scaled_exponential(op: Op) -> tuple[Op | None, list[int], bool]:

@@ -17,27 +17,45 @@ from plrp.errors import TraceError, UnsupportedOperation, UsageError
 from .locating import TAKES_OUT
 from .operations import Family, Operation, spelled
 from .recognition import NOT_FINITE
+from .samples import Batch, Groups
 from .values import Op, Value, carries, tensors_in
 
 if TYPE_CHECKING:
     from .trace import Trace
 
 
-def check_samples(samples: Any) -> None:
-    """Refuse a `samples` that is neither 0 nor None."""
-    if samples is not None and (isinstance(samples, bool) or samples != 0):
+def as_batch(samples: Any) -> Batch:
+    """The `samples` of a user: 0, None, or a vector per input that names each row's sample, which become `Groups`."""
+    vectors = [samples] if isinstance(samples, Tensor) else samples
+    if isinstance(vectors, list | tuple) and vectors and all(isinstance(ids, Tensor) for ids in vectors):
+        for ids in vectors:
+            if ids.dim() != 1 or ids.dtype not in (torch.int64, torch.int32) or bool((ids < 0).any()):
+                raise ValueError(
+                    f"samples holds {ids.dtype} values of shape {tuple(ids.shape)}: give the number of each row's "
+                    "sample, 0, 1, …, as a vector of whole numbers."
+                )
+        groups = Groups([ids.long() for ids in vectors])
+        if not groups.batch or bool((vectors[0].bincount(minlength=groups.batch) == 0).any()):
+            raise ValueError("A sample has no rows in `samples`: number the samples without gaps, from 0.")
+        return groups
+    if samples is not None and (type(samples) is not int or samples != 0):
         raise ValueError(
-            f"samples is 0, the axis of the batch, or None for a model without one, not {samples!r}: put it first."
+            "samples is 0, the axis of the batch, None for a model without one, or a vector that names each row's "
+            f"sample, not {samples!r}: put it first."
         )
+    return samples
 
 
-def check_inputs(inputs: Tensor | Sequence[Tensor], samples: int | None = 0) -> list[Tensor]:
+def check_inputs(inputs: Tensor | Sequence[Tensor], samples: Batch = 0) -> list[Tensor]:
     """The inputs as a list of tensors (batch, ...), refused where relevance would have no meaning.
 
-    With `samples=None` they are of any shape.
+    With `samples=None` they are of any shape; with groups, (rows, ...).
     """
-    check_samples(samples)
     given: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    if isinstance(samples, Groups):
+        named, rows = [len(ids) for ids in samples.vectors], [x.shape[0] if isinstance(x, Tensor) else 0 for x in given]
+        if rows != named:
+            raise ValueError(f"samples names {named} rows and the inputs have {rows}: give a vector for each input.")
     if not given:
         raise ValueError("No inputs: give a tensor, or a tuple of tensors.")
     for number, x in enumerate(given):
@@ -46,19 +64,19 @@ def check_inputs(inputs: Tensor | Sequence[Tensor], samples: int | None = 0) -> 
             raise TypeError(f"{which} is {_no_tensor(x)}")
         if not x.is_floating_point() and x.dtype not in (torch.int64, torch.int32):  # token ids
             raise not_real(which, x)
-        if samples is not None and (x.dim() == 0 or (x.dim() == 1 and len(given) == 1)):
+        if samples == 0 and (x.dim() == 0 or (x.dim() == 1 and len(given) == 1)):
             raise ValueError(
                 f"{which} has no batch axis (shape {tuple(x.shape)}). Add one with `x[None]`, or say `samples=None` if "
                 "the model takes none."
             )
-        if samples is not None and x.shape[0] != given[0].shape[0]:
+        if samples == 0 and x.shape[0] != given[0].shape[0]:
             raise ValueError(
                 f"{which} holds {x.shape[0]} samples, the first input {given[0].shape[0]}: the first axis of every "
                 "input is the batch."
             )
         if not math.isfinite(float(x.detach().sum())) and not torch.isfinite(x).all():  # the sum shows it at less cost
             bad = "NaN" if torch.isnan(x).any() else "infinite values"
-            if samples is None:
+            if samples != 0:
                 raise ValueError(f"{which} holds {bad}: relevance would be NaN. Clean it.")
             sample = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0]) if x.dim() > 1 else 0
             raise ValueError(
@@ -344,7 +362,7 @@ def _remedy(op: Op) -> str:
     if op.mixes:
         return (
             "Explain one sample at a time; if the model has no batch axis (a graph of nodes, say), explain it with "
-            "`samples=None`."
+            "`samples=None`, or several graphs with `samples=` the vector of each node's graph."
         )
     if spelled(op.function).startswith("quantized."):
         return "Relevance needs real weights: explain the model as it was before its layers were quantised."

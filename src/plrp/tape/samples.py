@@ -14,6 +14,29 @@ import torch
 from torch import Tensor
 
 
+class Groups:
+    """Samples that are groups of rows, as graphs are groups of nodes: a vector per input says whose each row is.
+
+    Two of them are equal if their vectors are, so that they can be keys.
+    """
+
+    def __init__(self, vectors: Sequence[Tensor]) -> None:
+        self.batch = 1 + max((int(ids.max()) for ids in vectors if ids.numel()), default=-1)
+        self.vectors = tuple(ids.detach().clone() for ids in vectors)
+        self.layouts = [Samples(self.batch, 0, ids, vectors=self.vectors) for ids in self.vectors]
+        self._key = tuple(tuple(ids.tolist()) for ids in vectors)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Groups) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+Batch = int | None | Groups
+"""Where the samples are in a model's inputs: 0, the first axis; None, there is one sample; or groups of rows."""
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Samples lie along `axis`; position i is sample `ids[i]` (sample i where `ids` is None)."""
@@ -23,6 +46,7 @@ class Samples:
     ids: Tensor | None = None
     mixed: str = ""  # why the samples do not lie along an axis any more, so that relevance must not pass
     whole: bool = False  # there is no batch axis: every tensor belongs to the one sample
+    vectors: tuple[Tensor, ...] = ()  # of groups: whose each row of the inputs is
 
     @staticmethod
     @lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ from .own_rules import alone
 from .recognition import foldable
 from .recorder import Recorder, Refusal, check_unwritten
 from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, not_real
-from .samples import Samples
+from .samples import Batch, Groups, Samples
 from .seam import collection_paused, release
 from .values import PRODUCTS, Op, Value, gathered, reached, tensors_in, version
 
@@ -39,11 +39,11 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
     softmax, sigmoid, softplus or exp at the very end, which `head` then names).
     """
 
-    def __init__(self, recorder: Recorder, inputs: list[Value], single: bool, samples: int | None = 0) -> None:
+    def __init__(self, recorder: Recorder, inputs: list[Value], single: bool, samples: Batch = 0) -> None:
         self.ops = recorder.ops
         self.inputs = inputs
         self.single = single  # whether the model was given one tensor, not a tuple
-        self.samples = samples  # the axis of the batch; None: no batch axis
+        self.samples = samples  # the axis of the batch; None: no batch axis; or groups of rows
         self.batch = inputs[0].samples.batch
         self.output: Any = None
         self.returned: Any = None  # the output, with its head
@@ -127,6 +127,10 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         self.check_unchanged()
         if self.batch == 1:
             return self
+        if isinstance(self.samples, Groups):
+            raise ValueError(
+                "One graph cannot be taken out of its batch, whose edges the model holds: explain it alone."
+            )
         given = [value.data[sample : sample + 1] for value in self.inputs]
         return self.with_inputs(given[0] if self.single else given)
 
@@ -195,7 +199,7 @@ def record(
     model: Callable[..., Any],
     inputs: Tensor | Sequence[Tensor],
     frugal: bool = False,
-    samples: int | None = 0,
+    samples: Batch = 0,
     refused: list[Refusal] | None = None,
     summing: bool = False,
 ) -> Trace:
@@ -205,8 +209,10 @@ def record(
     recorder = Recorder(model, frugal, refused, summing)
     # in-place operations on the input never reach the user's tensor
     aliases = [x.clone() if x.is_inference() else x.detach() for x in given]
-    batch = Samples.first_axis(given[0].shape[0]) if samples is not None else None
-    values = [Value(x.detach(), batch or Samples.of_whole(x)) for x in aliases]
+    layouts = samples.layouts if isinstance(samples, Groups) else [Samples.first_axis(len(given[0]))] * len(given)
+    if samples is None:
+        layouts = [Samples.of_whole(x) for x in given]
+    values = [Value(x.detach(), layout) for x, layout in zip(aliases, layouts, strict=True)]
     for alias, value in zip(aliases, values, strict=True):
         value.nonnegative = bool(value.samples.batch) and bool((value.data >= 0).all())
         recorder.live.know(alias, value)

@@ -30,7 +30,8 @@ from .locating import MIXES
 from .operations import spelled
 from .own_rules import refuse_unused, rules_for, rules_in_force
 from .recorder import Recorder
-from .refusals import check_inputs, unsupported
+from .refusals import as_batch, check_inputs, unsupported
+from .samples import Batch, Groups
 from .trace import Trace, record
 from .values import HALF, PRODUCTS, Op, Value, reached, replaced, tensors_in
 
@@ -70,19 +71,19 @@ def trace(
     model: Callable[..., Any],
     inputs: Tensor | Sequence[Tensor],
     *,
-    samples: int | None = 0,
+    samples: Any = 0,
     rules: Mapping[Any, Any] | None = None,
 ) -> Trace:
     """Record one forward pass of `model` for explaining it any number of times.
 
     `inputs` is a tensor with the batch on its first axis, or a tuple of such tensors for a model with several inputs;
-    with `samples=None` the model has no batch axis, and the trace is of one whole. `rules` are your own rules for
-    operations, see `plrp.rules_for`. The model is not touched. An operation without a rule raises
-    `UnsupportedOperation`.
+    with `samples=None` the model has no batch axis, and the trace is of one whole; a vector names the sample of each
+    row, see `plrp.explain`. `rules` are your own rules for operations, see `plrp.rules_for`. The model is not touched.
+    An operation without a rule raises `UnsupportedOperation`.
     """
     own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
     with rules_for(rules or {}):  # of a copy: the user may change the tensors later
-        recorded = record_verified(model, own, samples=samples)
+        recorded = record_verified(model, own, samples=as_batch(samples))
         refuse_unused(rules, recorded._recorder.rules.seen)
         _refuse(recorded, recorded.unsupported)
     recorded.remember_state()
@@ -109,7 +110,7 @@ def record_verified(
     inputs: Tensor | Sequence[Tensor],
     *,
     frugal: bool = False,
-    samples: int | None = 0,
+    samples: Batch = 0,
     always: bool = False,
 ) -> Trace:
     """One forward pass of a model, recorded, once it is known that the tape holds all of it."""
@@ -132,7 +133,7 @@ def verify(
     model: Callable[..., Any],
     inputs: Tensor | Sequence[Tensor],
     *,
-    samples: int | None = 0,
+    samples: Batch = 0,
     always: bool = False,
     chosen: Sequence[int] = (),
     farther: bool = False,
@@ -148,9 +149,9 @@ def verify(
     if seen in known and not always and not chosen:
         return known[seen]
     given = check_inputs(inputs, samples)
-    few = given if samples is None else [x[list(chosen)] if chosen else x[:2] for x in given]
+    few = given if samples != 0 else [x[list(chosen)] if chosen else x[:2] for x in given]
     ways = known.get(seen, {})
-    if samples is None or given[0].shape[0]:
+    if samples != 0 or given[0].shape[0]:
         try:
             first = record(model, tuple(few), samples=samples, summing=True)
         except Exception:  # a model made for one size of batch, or one that fails on any
@@ -195,12 +196,12 @@ def _samples_to_check(trace: Trace, ways: Ways) -> tuple[list[int], bool]:
     return sorted({*chosen, 0 if chosen != {0} else everyone[-1]}) if chosen else [], True  # no sample alone
 
 
-def _form(x: Any, samples: int | None) -> Any:
+def _form(x: Any, samples: Batch) -> Any:
     """A key for inputs that run the same operations: two samples count as many."""
     if not isinstance(x, Tensor) or not x.dim():
         return type(x)
     shape = tuple(x.shape)
-    return (shape if samples is None else (min(2, shape[0]), *shape[1:])), x.dtype, x.device
+    return (shape if samples != 0 else (min(2, shape[0]), *shape[1:])), x.dtype, x.device
 
 
 def _way(ops: Sequence[Op]) -> int:
@@ -337,15 +338,14 @@ def _selections(batch: int, rounds: int) -> list[list[int]]:
     return [chosen for number in range(rounds) for chosen in (halves if number % 2 == 0 else halves[::-1])]
 
 
-def _moved(
-    given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[int], samples: int | None
-) -> list[Tensor]:
+def _moved(given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[int], samples: Batch) -> list[Tensor]:
     """The inputs with the chosen samples moved; without a batch axis, the whole input is."""
     generator = torch.Generator().manual_seed(number)
     inputs = []
-    for x in given:
+    for which, x in enumerate(given):
         changed = x.detach().clone()
-        for place in [...][: len(chosen)] if samples is None else chosen:
+        places: list[Any] = [...][: len(chosen)] if samples is None else list(chosen)
+        for place in [samples.vectors[which] == n for n in chosen] if isinstance(samples, Groups) else places:
             sample = changed[place]
             if x.is_floating_point():
                 changed[place] = move(sample, generator)

@@ -202,7 +202,7 @@ def explanation_bundles(explanation: Explanation, samples: Sequence[int], **opti
 
 
 def _space(trace: Trace) -> tuple[int, ...]:
-    if trace.samples is None:
+    if trace.samples != 0:
         raise ValueError("A page shows one sample of a batch; this model was explained without a batch axis.")
     shape = tuple(trace.inputs[0].shape) if len(trace.inputs) == 1 else ()
     tokens = len(shape) == 2 and not trace.inputs[0].data.is_floating_point()
