@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from plrp.composites import Composite
+from plrp.conditions import by_channel
 from plrp.genomics import logo
 from plrp.genomics.sequences import LETTERS
 from plrp.models.loading import LoadedModel
@@ -35,7 +36,7 @@ from plrp.vision.photograph_figures import FAINT, grid_of
 
 from .exemplar_results import Exemplar, Exemplars
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
-from .search import by_channel, layer_named
+from .search import layer_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite
-from plrp.conditions import channel_axis
+from plrp.conditions import by_channel
 from plrp.engine import choose_walk
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
@@ -319,13 +319,3 @@ def layer_named(traced: Trace, name: str) -> Op:
 def space_of(op: Op) -> tuple[int, ...]:
     """The positions of a layer's output: (height, width), (length,), (tokens,); (1,) where it has none."""
     return tuple(by_channel(op.output.data, op).shape[2:])
-
-
-def by_channel(x: Tensor, op: Op) -> Tensor:
-    """A layer's output as (batch, channels, *positions)."""
-    samples, axis = op.output.samples, channel_axis(op)
-    if samples.whole or (samples.batch > 1 and not samples.in_order):
-        raise ValueError(f"The output of layer '{op.name}' does not hold one sample after the other: leave it out.")
-    if len(x) != samples.batch:  # (batch · windows, …)
-        x, axis = x.unflatten(0, (samples.batch, -1)), axis + 1
-    return x.movedim(axis, 1) if x.dim() > 2 else x[..., None]
