@@ -1,9 +1,9 @@
 """Conditions on the relevance that layers hand down, as in concept relevance propagation.
 
 The method is that of Achtibat et al. (2022). At the output of a conditioned layer a mask chooses the neurons that hand
-their relevance down, or a projection takes the place of their relevance. A walk is linear in the relevance it starts from, so the explanations under a partition of a
-layer's channels add up to the one without a condition. Pruning is not linear: under a condition every neuron keeps the
-factor r̂_j / r_j of the walk without the condition (`passage.py`).
+their relevance down, or a projection takes the place of all of it. A walk is linear in the relevance it starts from, so
+the explanations under a partition of a layer's channels add up to the one without a condition. Pruning is not linear:
+under a condition every neuron keeps the factor r̂_j / r_j of the walk without the condition (`passage.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The context c of a layer's activations a, R = a ⊙ c, and the relevance of a subspace, a ⊙ U Uᵀ c (Chormai et al. 2022).
+"""The context c of a layer's activations a, R = a ⊙ c, and the relevance of a subspace, a ⊙ U Uᵀ c (Chormai 2022).
 
 The context is the quotient that the walk forms before it multiplies by a. It is not R / a, which is lost where a = 0.
 Either walk hands over to the plain formulas here: they read only the relevance above the layer, from the walk's record.
@@ -120,7 +120,7 @@ class Place:
             if wanted.at is None:
                 return part
             keep = torch.zeros_like(part)
-            by_channel(keep, self.layer)[(slice(None), slice(None), *wanted.at)] = 1.0
+            by_channel(keep, self.layer)[(..., *wanted.at)] = 1.0
             return part * keep
 
         return Mask(name, self.value, torch.ones(1, dtype=torch.bool), label(wanted), replaced)

@@ -1,6 +1,7 @@
 """The search for exemplars: a `plrp.runs.run.Run`, on this machine or on a Ray cluster.
 
-`run.json` describes the search. Each part holds the relevance and activation of all channels for some inputs.
+`run.json` describes the search. Each part holds the relevance and activation of all channels, or of all subspaces, for
+some inputs; or activations and contexts, of which `relevant_subspaces.py` makes subspaces.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -15,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite
 from plrp.conditions import by_channel
+from plrp.contexts import Place as LayerPlace
 from plrp.engine import choose_walk
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
@@ -35,18 +39,18 @@ from plrp.runs.work import Execution, Tick, Work, by_cause
 from plrp.spelling import nearest
 from plrp.tape.refusals import device_of
 from plrp.tape.trace import Trace
-from plrp.tape.values import Op
+from plrp.tape.values import Op, Value, reached
 from plrp.tape.verification import trace
 from plrp.targets import Seed, check_target
 
 from .exemplar_results import Exemplars, LayerTotals
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
 
-COMMAND = "exemplars"  # that wrote a folder, as its `run.json` says
+COMMAND, CONTEXTS = "exemplars", "contexts"  # the work that filled a folder, as its `run.json` says
 UNDECISIVE = ("key", "names", "photographs")  # entries of `run.json` that decide no result
 LAYOUT = RunLayout(
     description="run.json",
-    folders={"parts": "npz"},
+    folders={"parts": "npz", "starts": "npz"},  # the latter: of the ascent to subspaces
     words={"digest": "the inputs", "weights_digest": "the weights", "model_digest": "the model"},
     decisive=lambda settings: {name: value for name, value in settings.items() if name not in UNDECISIVE},
 )
@@ -61,6 +65,7 @@ def exemplars(
     target: Any = None,
     composite: str | Composite = AUTO,
     pruning: Pruning | None = None,
+    subspaces: Any = None,
     out: str | Path | Place | None = None,
     part_size: int = 64,
     batch_size: int = 8,
@@ -73,6 +78,7 @@ def exemplars(
         `plrp.models.load`ed model, whose preprocessing they get).
     layers: by name (None: all); a channel is one of the layer's *output*, as in `condition={layer: [channel]}`.
     target: as in `plrp.explain`; by default each input's winning class.
+    subspaces: of a layer (`plrp.concepts.subspaces`): they take the place of its channels.
     out: a folder to store the work in, part by part; the same call resumes it. Without one, nothing is stored.
 
     The result holds 20 bytes per input and channel. The work is done where the model is.
@@ -89,6 +95,8 @@ def exemplars(
     with ExitStack() as scope:
         place = scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out
         explained = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
+        if subspaces is not None:
+            explained |= {"layers": [subspaces.layer], "subspaces": subspaces.bases.tolist()}
         search = Search(module, inputs, place, **explained, part_size=part_size, batch_size=batch_size)
         return run_search(search, Execution(show_progress=show_progress, say=say))
 
@@ -121,8 +129,14 @@ class Search:
         batch_size: int,
         device: str | None = None,
         about: Mapping[str, Any] | None = None,
+        subspaces: Sequence[Any] | None = None,
+        positions: int | None = None,
     ) -> None:
-        for name, value in (("part_size", part_size), ("batch_size", batch_size)):
+        """subspaces: bases (subspaces, channels, dimensions) of one layer, which take the place of its channels.
+        positions: store activations and contexts at so many positions of each input, instead of channels.
+        """
+        counts = {"part_size": part_size, "batch_size": batch_size, "positions": 1 if positions is None else positions}
+        for name, value in counts.items():
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r}: a whole number from 1.")
         self.model, self.inputs = model if device is None else model.to(device), inputs
@@ -137,20 +151,27 @@ class Search:
         first = trace(self.model, inputs.batch([0]).to(self.device))
         for one in [given] if classes is None else dict.fromkeys(classes):
             check_target(first.output, one)
-        self.layers = checked_layers(first, layers)
+        self.layers, self.positions = checked_layers(first, layers), positions
+        self.subspaces = None if subspaces is None else torch.tensor(subspaces)
+        spaces = {name: space_of(layer_named(first, name)) for name in self.layers}
+        if subspaces is not None or positions is not None:
+            a, *_ = contexts(first, self.layers[0], self.request.of(slice(0, 1)))
+            self.channels, spaces = a.shape[1], {self.layers[0]: tuple(a.shape[2:])}
         root = {"photographs": str(inputs.root.resolve())} if isinstance(inputs, FromPhotographs) else {}
         settings = {
-            "command": COMMAND,
+            "command": COMMAND if positions is None else CONTEXTS,
             "inputs": len(inputs),
             "digest": inputs.digest(),
             "weights_digest": weights_digest(self.model),
             "model_digest": text_digest(source_of_module(self.model)),
             "layers": self.layers,
-            "spaces": {name: list(space_of(layer_named(first, name))) for name in self.layers},
+            "spaces": {name: list(space) for name, space in spaces.items()},
             "target": getattr(given, "__qualname__", repr(given)) if callable(given) else classes or given,
             "composite": composite if isinstance(composite, str) else repr(composite),
             "pruning": None if pruning is None else pruning.to_dict(),
             "part_size": part_size,
+            **({} if subspaces is None else {"subspaces": subspaces}),
+            **({} if positions is None else {"positions": positions}),
             **(about or {}),
         }  # all that decides the results
         self.key = text_digest(json.dumps(settings, sort_keys=True))
@@ -168,14 +189,38 @@ class Search:
         for begin in range(0, len(numbers), self.batch_size):
             some = numbers[begin : begin + self.batch_size]
             traced = trace(self.model, self.inputs.batch(some).to(self.device))
-            layers, classes = measure(traced, self.layers, self.request.of(slice(some.start, some.stop)))
-            columns = {f"{name}:{layer}": getattr(layers[layer], name) for layer in layers for name in COLUMNS}
+            columns, classes = self.columns(traced, self.request.of(slice(some.start, some.stop)))
             known = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(some), -1, np.int64)
             batches.append({"classes": known, **columns})
             tick(str(index), len(some))
         content = io.BytesIO()
         np.savez_compressed(content, **_joined(batches))
         self.run.write(index, content.getvalue())
+
+    def columns(self, traced: Trace, request: Request) -> tuple[dict[str, Any], Any]:
+        """The arrays of a batch that are stored, by name, and the explained classes."""
+        if self.positions is not None:
+            a, c, classes = contexts(traced, self.layers[0], request)
+            return {"activation": self.some(a, traced), "context": self.some(c, traced)}, classes
+        if self.subspaces is not None:
+            a, c, classes = contexts(traced, self.layers[0], request)
+            bases = self.subspaces.to(a)
+            a, c = (torch.einsum("bj...,kjd->bkd...", x, bases).flatten(3) for x in (a, c))
+            layers = {self.layers[0]: totals((a * c).sum(2), a.norm(dim=2))}  # of R^(k), summed over the channels
+        else:
+            layers, classes = measure(traced, self.layers, request)
+        return {f"{name}:{layer}": layers[layer][name] for layer in layers for name in COLUMNS}, classes
+
+    def some(self, vectors: Tensor, traced: Trace) -> npt.NDArray[np.float32]:
+        """Vectors (batch, channels, *positions) at random positions of each input, (batch, positions, channels).
+
+        The seed is a hash of the input, so that the order of the data does not matter.
+        """
+        vectors, drawn = vectors.flatten(2).mT, []
+        for x, of_input in zip(traced.inputs[0].data, vectors, strict=True):
+            generator = np.random.default_rng(zlib.crc32(x.detach().cpu().numpy().tobytes()))
+            drawn.append(of_input[generator.permutation(len(of_input))[: self.positions].copy()])
+        return torch.stack(drawn).float().cpu().numpy()
 
     def work(self, working_dir: str | None = None) -> Work:
         """The search as a message to other processes, if it can be sent."""
@@ -215,8 +260,10 @@ class PhotographSearch(Search):
         return Work("plrp.concepts.search:PhotographSearch", {**self.arguments, **paths, **options})
 
 
-def run_search(search: Search, execution: Execution) -> Exemplars:
-    """Make the missing parts of a search, here or on a cluster, and gather all of them."""
+def run_search(
+    search: Search, execution: Execution, gathered: Callable[[Run, Mapping[str, Any]], Any] | None = None
+) -> Any:
+    """Make the missing parts of a search, here or on a cluster, and gather all of them (by default: as exemplars)."""
     run, say = search.run, execution.say
     sizes = [len(search.part(index)) for index in range(run.parts)]
     with run.session():
@@ -224,14 +271,16 @@ def run_search(search: Search, execution: Execution) -> Exemplars:
         whole = run.whole(range(run.parts), say)
         missing = [index for index in range(run.parts) if index not in whole]
         before = sum(sizes[index] for index in whole)
-        with progress("searching exemplars", sum(sizes), execution.show_progress, done=before) as step:
+        with progress(
+            f"searching {search.record['command']}", sum(sizes), execution.show_progress, done=before
+        ) as step:
             failures = run.make(search, missing, BarWatch(sizes, step, say), search.work, execution)
         if failures:
             damaged = all(failure.kind == "BadImage" for failure in failures)
             again = "Remove or repair these files, and search anew into another folder."
             causes = f"{len(failures)} of {run.parts} parts failed: {by_cause(failures).rstrip('.')}."
             raise RunError(f"{causes} {again if damaged else 'Start again to retry.'}")
-        return gather(run, search.record)
+        return (gathered or gather)(run, search.record)
 
 
 def run_of(out: str | Path | Place, settings: Mapping[str, Any]) -> Run:
@@ -240,8 +289,8 @@ def run_of(out: str | Path | Place, settings: Mapping[str, Any]) -> Run:
     return Run(out, LAYOUT, parts, lambda index: str(settings["key"]))
 
 
-def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
-    """All parts of a search together."""
+def whole_arrays(run: Run) -> dict[str, Any]:
+    """The arrays of all parts of a search, by name."""
     names = run.names()
     if len(names) < run.parts:
         raise RunError(f"{run.place} holds {len(names)} of {run.parts} parts: start the search again to finish it.")
@@ -249,7 +298,12 @@ def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
     for part in names.values():
         with np.load(io.BytesIO(run.read(part))) as arrays:
             parts.append(dict(arrays))
-    whole = _joined(parts)
+    return _joined(parts)
+
+
+def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
+    """All parts of a search together."""
+    whole = whole_arrays(run)
     layers = {
         layer: LayerTotals(
             **{name: whole[f"{name}:{layer}"] for name in COLUMNS}, space=tuple(settings["spaces"][layer])
@@ -287,8 +341,8 @@ def checked_layers(traced: Trace, layers: Sequence[str] | None) -> list[str]:
     return names if layers is None else list(layers)
 
 
-def measure(traced: Trace, layers: Sequence[str], request: Request) -> tuple[dict[str, LayerTotals], Any]:
-    """The channels of some layers by name, over the inputs of one batch, and the explained classes."""
+def measure(traced: Trace, layers: Sequence[str], request: Request) -> tuple[dict[str, dict[str, Any]], Any]:
+    """The columns of `LayerTotals` of some layers by name, for the inputs of one batch, and the explained classes."""
     ops = {op.name: op for op in traced.layers}
     record = Record([ops[name].output for name in layers], factors=False)
     walk = choose_walk(traced, request.bound(traced), record=record)
@@ -299,16 +353,41 @@ def measure(traced: Trace, layers: Sequence[str], request: Request) -> tuple[dic
         arrived = record.relevance.get(id(output))  # None if no relevance reached it
         both = (torch.zeros_like(output.data) if arrived is None else arrived, output.data)
         relevance, activation = (by_channel(one, op).flatten(2).detach().float() for one in both)
-        columns = {
-            "relevance": relevance.sum(2),
-            "absolute": relevance.abs().sum(2),
-            "activation": activation.amax(2),
-            "relevant_at": relevance.argmax(2).int(),
-            "active_at": activation.argmax(2).int(),
-        }
-        arrays = {column: values.cpu().numpy() for column, values in columns.items()}
-        channels[name] = LayerTotals(**arrays, space=space_of(op))
+        channels[name] = totals(relevance, activation)
     return channels, walk.start.target
+
+
+def totals(relevance: Tensor, activation: Tensor) -> dict[str, Any]:
+    """The columns of `LayerTotals`, of channels or subspaces (batch, channels, positions)."""
+    columns = {
+        "relevance": relevance.sum(2),
+        "absolute": relevance.abs().sum(2),
+        "activation": activation.amax(2),
+        "relevant_at": relevance.argmax(2).int(),
+        "active_at": activation.argmax(2).int(),
+    }
+    return {column: values.cpu().numpy() for column, values in columns.items()}
+
+
+def contexts(traced: Trace, layer: str, request: Request) -> tuple[Tensor, Tensor, Any]:
+    """Activations that are read after a layer and their contexts, (batch, channels, *positions); explained classes."""
+    bound, op, record = request.bound(traced), layer_named(traced, layer), Record([])
+    walk = choose_walk(traced, bound, record=record)
+    products = bound.composite.products
+    live = {id(op) for op in reached(walk.start.ops, [walk.start.value], products)}
+    if id(op) not in live:
+        raise ValueError(f"No relevance reaches layer '{layer}' from this target: name another layer.")
+    place = LayerPlace(op, live, products)
+    record.watched.update(id(value) for value in (place.value, *place.watched(place.value)))
+
+    def above(value: Value) -> Any:  # nothing below the layer is asked for
+        relevance = walk.collect(value)
+        return None if value is place.value else relevance
+
+    walk.run(above)
+    relevance = record.relevance.get(id(place.value))
+    a, c = place.vectors(walk, torch.zeros_like(place.value.data) if relevance is None else relevance)
+    return *(by_channel(x, op) for x in (a, c)), walk.start.target
 
 
 def layer_named(traced: Trace, name: str) -> Op:

@@ -33,7 +33,8 @@ from .selection import prune_tensor
 def stackable(case: Case) -> bool:
     """Whether a case gains by a stack: it has constraints, or its pruning leaves few neurons in every layer.
 
-    Relevance is projected by the plain formulas, which know one batch: such cases go one by one. A stack has no use for the first pass of a layer, so its prunings are those of PLRP-λ.
+    Relevance is projected by the plain formulas, which know one batch: such cases go one by one. A stack has no use for
+    the first pass of a layer, so its prunings are those of PLRP-λ.
     """
     how = case.request.pruning
     if case.passage is not None:
