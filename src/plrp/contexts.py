@@ -26,8 +26,8 @@ MISSING = 1e-3  # of the largest |R|: a ⊙ c differs from R by more only where 
 
 
 @dataclass
-class Place:
-    """The tensor with a layer's channels that the next layers read: its output after activations, norms and pools.
+class ReadOutput:
+    """A layer's output as the next layers read it: after activations, norms and pools.
 
     live: the ids of the operations that relevance reaches; products: see `PRODUCTS`.
     """
@@ -120,7 +120,7 @@ class Place:
             if wanted.at is None:
                 return part
             keep = torch.zeros_like(part)
-            by_channel(keep, self.layer)[(..., *wanted.at)] = 1.0
+            by_channel(keep, self.layer).movedim((0, 1), (-2, -1))[wanted.at] = 1.0
             return part * keep
 
         return Mask(name, self.value, torch.ones(1, dtype=torch.bool), label(wanted), replaced)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .conditions import Projection, gradients, label, mask_of
-from .contexts import Place
+from .contexts import ReadOutput
 from .engine import choose_walk
 from .passage import Mask, Passage, Record
 from .request import Request
@@ -70,9 +70,9 @@ class Survey:
             if id(op) not in self._alive:
                 raise ValueError(f"No relevance reaches layer '{name}' from this target: leave out its condition.")
             if isinstance(wanted, Projection):
-                place = Place(op, self._alive, self.request.composite.products)
-                masks[id(place.value)] = place.mask(wanted)
-                watched += place.watched(place.value)
+                output = ReadOutput(op, self._alive, self.request.composite.products)
+                masks[id(output.value)] = output.mask(wanted)
+                watched += output.watched(output.value)
                 continue
             keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, request.piece)
             masks[id(op.output)] = Mask(name, op.output, keep, label(wanted))

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         token_figure,
     )
     from .exemplar_results import Exemplar, Exemplars, Prototypes, class_channels, prototypes
-    from .search import exemplars, neuron_relevance
     from .relevant_subspaces import Subspaces, subspaces
+    from .search import exemplars, neuron_relevance
 
 __all__ = [
     "Exemplar",

@@ -1,29 +1,29 @@
 """The search for exemplars: a `plrp.runs.run.Run`, on this machine or on a Ray cluster.
 
-`run.json` describes the search. Each part holds the relevance and activation of all channels, or of all subspaces, for
-some inputs; or activations and contexts, of which `relevant_subspaces.py` makes subspaces.
+`run.json` describes the search. Each part holds the relevance and activation of all channels for some inputs, or
+activations and contexts at some positions, of which `relevant_subspaces.py` makes subspaces.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite
 from plrp.conditions import by_channel
-from plrp.contexts import Place as LayerPlace
+from plrp.contexts import ReadOutput
 from plrp.engine import choose_walk
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
@@ -50,10 +50,11 @@ COMMAND, CONTEXTS = "exemplars", "contexts"  # the work that filled a folder, as
 UNDECISIVE = ("key", "names", "photographs")  # entries of `run.json` that decide no result
 LAYOUT = RunLayout(
     description="run.json",
-    folders={"parts": "npz", "starts": "npz"},  # the latter: of the ascent to subspaces
+    folders={"parts": "npz"},
     words={"digest": "the inputs", "weights_digest": "the weights", "model_digest": "the model"},
     decisive=lambda settings: {name: value for name, value in settings.items() if name not in UNDECISIVE},
 )
+T = TypeVar("T")
 COLUMNS = [column.name for column in fields(LayerTotals) if column.name != "space"]
 
 
@@ -65,7 +66,6 @@ def exemplars(
     target: Any = None,
     composite: str | Composite = AUTO,
     pruning: Pruning | None = None,
-    subspaces: Any = None,
     out: str | Path | Place | None = None,
     part_size: int = 64,
     batch_size: int = 8,
@@ -78,7 +78,6 @@ def exemplars(
         `plrp.models.load`ed model, whose preprocessing they get).
     layers: by name (None: all); a channel is one of the layer's *output*, as in `condition={layer: [channel]}`.
     target: as in `plrp.explain`; by default each input's winning class.
-    subspaces: of a layer (`plrp.concepts.subspaces`): they take the place of its channels.
     out: a folder to store the work in, part by part; the same call resumes it. Without one, nothing is stored.
 
     The result holds 20 bytes per input and channel. The work is done where the model is.
@@ -89,16 +88,23 @@ def exemplars(
     >>> exemplars["0"].relevance.shape
     (20, 3)
     """
+    explained = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
+    with searching(model, data, out, **explained, part_size=part_size, batch_size=batch_size) as search:
+        return run_search(search, Execution(show_progress=show_progress, say=say), gather)
+
+
+@contextmanager
+def searching(
+    model: nn.Module | LoadedModel, data: Any, out: str | Path | Place | None, **options: Any
+) -> Iterator[Search]:
+    """A search with the `options` of `Search`; without a place, its parts are stored only within this context."""
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
+    target = options.get("target")
     if out is not None and callable(target) and not isinstance(target, Seed):
         raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
     with ExitStack() as scope:
         place = scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out
-        explained = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
-        if subspaces is not None:
-            explained |= {"layers": [subspaces.layer], "subspaces": subspaces.bases.tolist()}
-        search = Search(module, inputs, place, **explained, part_size=part_size, batch_size=batch_size)
-        return run_search(search, Execution(show_progress=show_progress, say=say))
+        yield Search(module, inputs, place, **options)
 
 
 def neuron_relevance(
@@ -122,22 +128,18 @@ class Search:
         out: str | Path | Place,
         *,
         layers: Sequence[str] | None,
-        target: Any,
-        composite: str | Composite,
-        pruning: Pruning | Mapping[str, Any] | None,
-        part_size: int,
-        batch_size: int,
+        target: Any = None,
+        composite: str | Composite = AUTO,
+        pruning: Pruning | Mapping[str, Any] | None = None,
+        part_size: int = 64,
+        batch_size: int = 8,
         device: str | None = None,
         about: Mapping[str, Any] | None = None,
-        subspaces: Sequence[Any] | None = None,
         positions: int | None = None,
     ) -> None:
-        """subspaces: bases (subspaces, channels, dimensions) of one layer, which take the place of its channels.
-        positions: store activations and contexts at so many positions of each input, instead of channels.
-        """
-        counts = {"part_size": part_size, "batch_size": batch_size, "positions": 1 if positions is None else positions}
-        for name, value in counts.items():
-            if not isinstance(value, int) or value < 1:
+        """positions: of each input, at which activations and contexts of one layer are stored, instead of channels."""
+        for name, value in (("part_size", part_size), ("batch_size", batch_size), ("positions", positions)):
+            if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r}: a whole number from 1.")
         self.model, self.inputs = model if device is None else model.to(device), inputs
         self.device = device_of(self.model)
@@ -152,11 +154,11 @@ class Search:
         for one in [given] if classes is None else dict.fromkeys(classes):
             check_target(first.output, one)
         self.layers, self.positions = checked_layers(first, layers), positions
-        self.subspaces = None if subspaces is None else torch.tensor(subspaces)
         spaces = {name: space_of(layer_named(first, name)) for name in self.layers}
-        if subspaces is not None or positions is not None:
+        if positions is not None:
             a, *_ = contexts(first, self.layers[0], self.request.of(slice(0, 1)))
-            self.channels, spaces = a.shape[1], {self.layers[0]: tuple(a.shape[2:])}
+            spaces, self.channels = {self.layers[0]: tuple(a.shape[2:])}, a.shape[1]
+            self.vectors = len(inputs) * min(positions, math.prod(a.shape[2:]))
         root = {"photographs": str(inputs.root.resolve())} if isinstance(inputs, FromPhotographs) else {}
         settings = {
             "command": COMMAND if positions is None else CONTEXTS,
@@ -170,7 +172,6 @@ class Search:
             "composite": composite if isinstance(composite, str) else repr(composite),
             "pruning": None if pruning is None else pruning.to_dict(),
             "part_size": part_size,
-            **({} if subspaces is None else {"subspaces": subspaces}),
             **({} if positions is None else {"positions": positions}),
             **(about or {}),
         }  # all that decides the results
@@ -189,38 +190,19 @@ class Search:
         for begin in range(0, len(numbers), self.batch_size):
             some = numbers[begin : begin + self.batch_size]
             traced = trace(self.model, self.inputs.batch(some).to(self.device))
-            columns, classes = self.columns(traced, self.request.of(slice(some.start, some.stop)))
+            request = self.request.of(slice(some.start, some.stop))
+            if self.positions is None:
+                layers, classes = measure(traced, self.layers, request)
+                columns = {f"{name}:{layer}": getattr(layers[layer], name) for layer in layers for name in COLUMNS}
+            else:
+                a, c, classes = contexts(traced, self.layers[0], request)
+                columns = drawn(a, c, traced.inputs[0].data, self.positions)
             known = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(some), -1, np.int64)
             batches.append({"classes": known, **columns})
             tick(str(index), len(some))
         content = io.BytesIO()
         np.savez_compressed(content, **_joined(batches))
         self.run.write(index, content.getvalue())
-
-    def columns(self, traced: Trace, request: Request) -> tuple[dict[str, Any], Any]:
-        """The arrays of a batch that are stored, by name, and the explained classes."""
-        if self.positions is not None:
-            a, c, classes = contexts(traced, self.layers[0], request)
-            return {"activation": self.some(a, traced), "context": self.some(c, traced)}, classes
-        if self.subspaces is not None:
-            a, c, classes = contexts(traced, self.layers[0], request)
-            bases = self.subspaces.to(a)
-            a, c = (torch.einsum("bj...,kjd->bkd...", x, bases).flatten(3) for x in (a, c))
-            layers = {self.layers[0]: totals((a * c).sum(2), a.norm(dim=2))}  # of R^(k), summed over the channels
-        else:
-            layers, classes = measure(traced, self.layers, request)
-        return {f"{name}:{layer}": layers[layer][name] for layer in layers for name in COLUMNS}, classes
-
-    def some(self, vectors: Tensor, traced: Trace) -> npt.NDArray[np.float32]:
-        """Vectors (batch, channels, *positions) at random positions of each input, (batch, positions, channels).
-
-        The seed is a hash of the input, so that the order of the data does not matter.
-        """
-        vectors, drawn = vectors.flatten(2).mT, []
-        for x, of_input in zip(traced.inputs[0].data, vectors, strict=True):
-            generator = np.random.default_rng(zlib.crc32(x.detach().cpu().numpy().tobytes()))
-            drawn.append(of_input[generator.permutation(len(of_input))[: self.positions].copy()])
-        return torch.stack(drawn).float().cpu().numpy()
 
     def work(self, working_dir: str | None = None) -> Work:
         """The search as a message to other processes, if it can be sent."""
@@ -260,10 +242,8 @@ class PhotographSearch(Search):
         return Work("plrp.concepts.search:PhotographSearch", {**self.arguments, **paths, **options})
 
 
-def run_search(
-    search: Search, execution: Execution, gathered: Callable[[Run, Mapping[str, Any]], Any] | None = None
-) -> Any:
-    """Make the missing parts of a search, here or on a cluster, and gather all of them (by default: as exemplars)."""
+def run_search(search: Search, execution: Execution, gathered: Callable[[Run, Mapping[str, Any]], T]) -> T:
+    """Make the missing parts of a search, here or on a cluster, and gather all of them."""
     run, say = search.run, execution.say
     sizes = [len(search.part(index)) for index in range(run.parts)]
     with run.session():
@@ -280,7 +260,7 @@ def run_search(
             again = "Remove or repair these files, and search anew into another folder."
             causes = f"{len(failures)} of {run.parts} parts failed: {by_cause(failures).rstrip('.')}."
             raise RunError(f"{causes} {again if damaged else 'Start again to retry.'}")
-        return (gathered or gather)(run, search.record)
+        return gathered(run, search.record)
 
 
 def run_of(out: str | Path | Place, settings: Mapping[str, Any]) -> Run:
@@ -310,8 +290,15 @@ def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
         )
         for layer in settings["layers"]
     }
+    return exemplars_of(layers, whole, settings)
+
+
+def exemplars_of(
+    layers: Mapping[str, LayerTotals], arrays: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Exemplars:
+    """The results of a search, by its arrays and the entries of its `run.json`."""
     about = {name: value for name, value in settings.items() if name not in ("key", "names")}
-    return Exemplars(layers, settings["names"], whole["classes"], about)
+    return Exemplars(layers, settings["names"], arrays["classes"], about)
 
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
@@ -341,8 +328,8 @@ def checked_layers(traced: Trace, layers: Sequence[str] | None) -> list[str]:
     return names if layers is None else list(layers)
 
 
-def measure(traced: Trace, layers: Sequence[str], request: Request) -> tuple[dict[str, dict[str, Any]], Any]:
-    """The columns of `LayerTotals` of some layers by name, for the inputs of one batch, and the explained classes."""
+def measure(traced: Trace, layers: Sequence[str], request: Request) -> tuple[dict[str, LayerTotals], Any]:
+    """The channels of some layers by name, over the inputs of one batch, and the explained classes."""
     ops = {op.name: op for op in traced.layers}
     record = Record([ops[name].output for name in layers], factors=False)
     walk = choose_walk(traced, request.bound(traced), record=record)
@@ -352,13 +339,14 @@ def measure(traced: Trace, layers: Sequence[str], request: Request) -> tuple[dic
         op, output = ops[name], ops[name].output
         arrived = record.relevance.get(id(output))  # None if no relevance reached it
         both = (torch.zeros_like(output.data) if arrived is None else arrived, output.data)
-        relevance, activation = (by_channel(one, op).flatten(2).detach().float() for one in both)
-        channels[name] = totals(relevance, activation)
+        relevance, activation = (by_channel(one, op).flatten(2) for one in both)
+        channels[name] = totals_of(relevance, activation, space_of(op))
     return channels, walk.start.target
 
 
-def totals(relevance: Tensor, activation: Tensor) -> dict[str, Any]:
-    """The columns of `LayerTotals`, of channels or subspaces (batch, channels, positions)."""
+def totals_of(relevance: Tensor, activation: Tensor, space: tuple[int, ...]) -> LayerTotals:
+    """The totals over positions of the channels of some inputs, (inputs, channels, positions)."""
+    relevance, activation = relevance.detach().float(), activation.detach().float()
     columns = {
         "relevance": relevance.sum(2),
         "absolute": relevance.abs().sum(2),
@@ -366,28 +354,19 @@ def totals(relevance: Tensor, activation: Tensor) -> dict[str, Any]:
         "relevant_at": relevance.argmax(2).int(),
         "active_at": activation.argmax(2).int(),
     }
-    return {column: values.cpu().numpy() for column, values in columns.items()}
+    return LayerTotals(**{column: values.cpu().numpy() for column, values in columns.items()}, space=space)
 
 
-def contexts(traced: Trace, layer: str, request: Request) -> tuple[Tensor, Tensor, Any]:
-    """Activations that are read after a layer and their contexts, (batch, channels, *positions); explained classes."""
-    bound, op, record = request.bound(traced), layer_named(traced, layer), Record([])
-    walk = choose_walk(traced, bound, record=record)
-    products = bound.composite.products
-    live = {id(op) for op in reached(walk.start.ops, [walk.start.value], products)}
-    if id(op) not in live:
-        raise ValueError(f"No relevance reaches layer '{layer}' from this target: name another layer.")
-    place = LayerPlace(op, live, products)
-    record.watched.update(id(value) for value in (place.value, *place.watched(place.value)))
+def drawn(a: Tensor, c: Tensor, inputs: Tensor, positions: int) -> dict[str, Any]:
+    """Activations and contexts at random positions of each input, (inputs, positions, channels), and these positions.
 
-    def above(value: Value) -> Any:  # nothing below the layer is asked for
-        relevance = walk.collect(value)
-        return None if value is place.value else relevance
-
-    walk.run(above)
-    relevance = record.relevance.get(id(place.value))
-    a, c = place.vectors(walk, torch.zeros_like(place.value.data) if relevance is None else relevance)
-    return *(by_channel(x, op) for x in (a, c)), walk.start.target
+    The seed is a hash of the input, so that the order of the data does not matter.
+    """
+    a, c = (vectors.flatten(2).mT.float().cpu() for vectors in (a, c))
+    seeds = [zlib.crc32(x.detach().cpu().numpy().tobytes()) for x in inputs]
+    at = np.stack([np.random.default_rng(seed).permutation(a.shape[1])[:positions] for seed in seeds])
+    rows = np.arange(len(at))[:, None]
+    return {"activation": a.numpy()[rows, at], "context": c.numpy()[rows, at], "at": at.astype(np.int32)}
 
 
 def layer_named(traced: Trace, name: str) -> Op:
@@ -398,3 +377,23 @@ def layer_named(traced: Trace, name: str) -> Op:
 def space_of(op: Op) -> tuple[int, ...]:
     """The positions of a layer's output: (height, width), (length,), (tokens,); (1,) where it has none."""
     return tuple(by_channel(op.output.data, op).shape[2:])
+
+
+def contexts(traced: Trace, layer: str, request: Request) -> tuple[Tensor, Tensor, Any]:
+    """Activations that are read after a layer and their contexts, (batch, channels, *positions); explained classes."""
+    bound, op, record = request.bound(traced), layer_named(traced, layer), Record([])
+    walk, products = choose_walk(traced, bound, record=record), bound.composite.products
+    live = {id(op) for op in reached(walk.start.ops, [walk.start.value], products)}
+    if id(op) not in live:
+        raise ValueError(f"No relevance reaches layer '{layer}' from this target: name another layer.")
+    output = ReadOutput(op, live, products)
+    record.watched.update(id(value) for value in (output.value, *output.watched(output.value)))
+
+    def above(value: Value) -> Any:  # relevance stops at the layer
+        relevance = walk.collect(value)
+        return None if value is output.value else relevance
+
+    walk.run(above)
+    relevance = record.relevance.get(id(output.value), torch.zeros(()))
+    a, c = (by_channel(vectors, op) for vectors in output.vectors(walk, relevance))
+    return a, c, walk.start.target
