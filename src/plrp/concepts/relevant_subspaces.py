@@ -166,8 +166,8 @@ def objective(a: Tensor, c: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     m = r.square().mean(0).sqrt()
     value = m.sqrt().mean() ** 2
     by_r = r * torch.where(m > 0, value.sqrt() / (len(m) * len(r)) * m**-1.5, 0.0)
-    slope = sum(torch.einsum("nj,nk,nkd->jkd", x, by_r, other) for x, other in ((a, q), (c, p)))
-    return value, torch.as_tensor(slope)
+    slope = a.mT @ (by_r[..., None] * q).flatten(1) + c.mT @ (by_r[..., None] * p).flatten(1)
+    return value, slope.view_as(u)
 
 
 def _in(x: Tensor, u: Tensor) -> Tensor:
