@@ -121,12 +121,13 @@ class Walk(Bookkeeper):
                 if record is not None and record.factors is not None:
                     record.factors[key] = pruning_factor(self.tensor(relevance), self.tensor(pruned), value.samples)
                 relevance = pruned
-            self.store_layers(value, relevance)
         mask = None if passage is None else passage.masks.get(key)
         if mask is not None:
             relevance = self.withhold(relevance, mask)
-        if relevance is not None and record is not None and key in record.watched:
-            record.relevance[key] = self.tensor(relevance)
+        if relevance is not None:
+            self.store_layers(value, relevance)
+            if record is not None and key in record.watched:
+                record.relevance[key] = self.tensor(relevance)
         return relevance
 
     def hold(self, relevance: Any, site: Site, arrived: Arrived | None, book: Booking) -> tuple[Any, dict[str, Any]]:
