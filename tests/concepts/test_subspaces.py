@@ -326,7 +326,7 @@ def test_a_projection_below_another_condition_sees_the_relevance_that_passed_it(
 
 
 class Rotated(nn.Module):
-    """Four concepts of two neurons each, then two loud neurons that the score ignores; a rotation mixes all ten.
+    """Four concepts of two neurons each, and two neurons that the score ignores; a rotation mixes all ten.
 
     Each of the ten outputs of `rotated` holds a bit of everything: its channels mean nothing, its subspaces everything.
     """
@@ -335,7 +335,8 @@ class Rotated(nn.Module):
         super().__init__()
         self.detect, self.rotated, self.back = (nn.Linear(10, 10, bias=False) for _ in range(3))
         self.head = nn.Linear(10, 1, bias=False)
-        self.q = orthonormal(10, 10, seed=9)
+        self.double()
+        self.q = torch.linalg.qr(torch.randn(10, 10, generator=torch.Generator().manual_seed(9)).double()).Q
         with torch.no_grad():
             self.detect.weight.copy_(torch.eye(10))
             self.rotated.weight.copy_(self.q)
@@ -343,18 +344,21 @@ class Rotated(nn.Module):
             self.head.weight.copy_(torch.tensor([[1.0] * 8 + [0.0] * 2]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.back(self.rotated(self.detect(x).relu())).relu())
+        return self.head(self.back(self.rotated(self.detect(x))).relu())
 
 
-def concepts(n: int = 240) -> Tensor:
-    """Inputs with one concept each, in which both of its neurons vary, beside the loud ones."""
+def concepts(ignored: float, n: int = 240) -> Tensor:
+    """Inputs with one concept each, by its one neuron, by its other, or by both; `ignored`: the size of the last two.
+
+    Each input comes twice, with both signs of the ignored neurons, so that these have no moment with the concepts.
+    """
     generator = torch.Generator().manual_seed(0)
     x = torch.zeros(n, 10)
     for number in range(n):
-        k = number % 4
-        x[number, 2 * k : 2 * k + 2] = 1 + torch.rand(2, generator=generator)
-    x[:, 8:] = 5 + 5 * torch.rand(n, 2, generator=generator)
-    return x
+        k, which = number % 4, ((1, 0), (0, 1), (1, 1))[number % 3]
+        x[number, 2 * k : 2 * k + 2] = (1 + torch.rand(2, generator=generator)) * torch.tensor(which)
+    x[:, 8:] = ignored * torch.randn(n, 2, generator=generator)
+    return torch.cat([x, x * torch.tensor([1.0] * 8 + [-1.0] * 2)]).double()
 
 
 def angle(u: Any, v: Any) -> float:
@@ -364,7 +368,7 @@ def angle(u: Any, v: Any) -> float:
 
 
 def test_drsa_recovers_planted_concepts_that_no_channel_has() -> None:
-    model, x = Rotated().eval(), concepts()
+    model, x = Rotated().eval(), concepts(ignored=0.1)
     asked: dict[str, Any] = {"target": 0, "composite": "epsilon", "show_progress": False}
     made = subspaces(model, x, "rotated", "drsa", 4, 2, **asked)
     planted = [model.q[:, 2 * k : 2 * k + 2] for k in range(4)]
@@ -383,16 +387,16 @@ def test_drsa_recovers_planted_concepts_that_no_channel_has() -> None:
 
 
 def test_prca_finds_the_relevant_directions_and_not_the_loud_ones() -> None:
-    model, x = Rotated().eval(), concepts()
+    model, x = Rotated().eval(), concepts(ignored=5.0)
     made = subspaces(model, x, "rotated", "prca", 1, 8, target=0, composite="epsilon", show_progress=False)
     assert angle(made.bases[0], model.q[:, :8]) < 1
-    a = model.rotated(model.detect(x).relu()).detach().numpy()
+    a = model.rotated(x).detach().numpy()
     loud = np.linalg.eigh(a.T @ a)[1][:, -8:]  # by activation alone
     assert angle(loud, model.q[:, :8]) > 80
 
 
 def test_explanations_by_planted_concept_show_the_inputs_of_that_concept() -> None:
-    model, x = Rotated().eval(), concepts()
+    model, x = Rotated().eval(), concepts(ignored=0.1)
     made = subspaces(model, x, "rotated", "drsa", 4, 2, target=0, composite="epsilon", show_progress=False)
     traced = plrp.trace(model, x[:4])
     split = list(traced.sweep([None], condition=made.conditions, target=0, composite="epsilon"))
@@ -468,13 +472,13 @@ def test_a_killed_search_resumes_and_other_subspaces_reuse_its_contexts(
         (lambda: found(count=0), ValueError, "count=0, dimensions=3: whole numbers from 1"),
         (lambda: found(dimensions=1.5), ValueError, "whole numbers from 1"),
         (lambda: found(positions=0), ValueError, "positions=0: a whole number from 1"),
-        (lambda: found(data=DATA[:1], positions=3), ValueError, "need 6 positions, and the data have 3: give more inputs"),
+        (lambda: found(data=DATA[:1], positions=3), ValueError, "need 6 positions, and the data have 3: give more"),
         (lambda: subspaces(net(), DATA, "7"), ValueError, "No layer reads '7', so it has no subspaces"),
-        (lambda: subspaces(TwoHeads(), DATA[:, 0, 0], "b", target=(0, 0)), ValueError, "No relevance reaches layer 'b'"),
-        (lambda: subspaces(silent(), DATA, "0", show_progress=False), ValueError, "No input of the data gave layer '0'"),
+        (lambda: subspaces(TwoHeads(), DATA[:, 0, 0], "b", target=first_head), ValueError, "No relevance reaches layer"),
+        (lambda: subspaces(silent(), DATA, "0", count=1, show_progress=False), ValueError, "No input of the data gave"),
         (lambda: found(out="x", target=lambda y: y[:, 0]), TypeError, "a target that can be compared"),
-        (lambda: found(composite=plrp.composite("epsilon").with_layers({"7": plrp.rules.Flat()})), ValueError, "no product of its"),
-        (lambda: plrp.explain(net(), DATA, condition={"3": Projection(torch.eye(6))}), ValueError, "has 6 rows: the layer has 8"),
+        (lambda: found(composite=flat_above()), ValueError, "no product of its"),
+        (lambda: plrp.explain(net(), DATA, condition={"3": Projection(torch.eye(6))}), ValueError, "has 6 rows: the"),
         (lambda: Projection(torch.ones(4, 2)), ValueError, "should be orthonormal"),
         (lambda: Projection(torch.ones(4)), ValueError, r"\(channels, dimensions\)"),
     ],
@@ -482,6 +486,14 @@ def test_a_killed_search_resumes_and_other_subspaces_reuse_its_contexts(
 def test_bad_input_is_told(call: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+def flat_above() -> plrp.Composite:
+    return plrp.composite("epsilon").with_layers({"7": plrp.rules.Flat()})
+
+
+def first_head(outputs: tuple[Tensor, Tensor]) -> Tensor:
+    return outputs[0][:, 0]
 
 
 class TwoHeads(nn.Module):
