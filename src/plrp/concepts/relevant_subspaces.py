@@ -26,7 +26,6 @@ from plrp.tables import render_table
 from .exemplar_results import Exemplars
 from .search import Search, exemplars_of, run_search, searching, totals_of, whole_arrays
 
-STARTS = 3  # of DRSA's ascent, of which the best is taken
 STEPS, SMALLEST = 1000, 1e-7  # of an ascent: their number, and the relative gain below which it ends
 
 
@@ -68,6 +67,7 @@ def subspaces(
     dimensions: int = 8,
     *,
     positions: int = 64,
+    starts: int = 3,
     seed: int = 0,
     out: str | Path | Place | None = None,
     show_progress: bool | None = None,
@@ -78,7 +78,8 @@ def subspaces(
 
     layer: a conv or linear layer; its activations are those that the next layers read, after activations and pools.
     method: `"prca"`: the eigenvectors of E[a cᵀ + c aᵀ] with the largest eigenvalues, `dimensions` by `dimensions`.
-        `"drsa"`: subspaces that are relevant for different inputs; the best of three random starts, by `seed`.
+        `"drsa"`: subspaces that are relevant for different inputs, by ascent from `starts` random starts, drawn by
+        `seed`. The best end is taken; it need not be the best there is, so several starts help.
     count, dimensions: how many subspaces, and how large each. positions: of each input, drawn at random.
     out: a folder to store activations and contexts in, part by part. The same call resumes, and other subspaces of the
         same layer reuse them.
@@ -86,17 +87,17 @@ def subspaces(
     """
     execution = Execution(show_progress=show_progress, say=say)
     with searching(model, data, out, layers=[layer], positions=positions, **search) as contexts:
-        return search_subspaces(contexts, execution, method, count, dimensions, seed)
+        return search_subspaces(contexts, execution, method, count, dimensions, starts, seed)
 
 
 def search_subspaces(
-    search: Search, execution: Execution, method: str, count: int, dimensions: int, seed: int = 0
+    search: Search, execution: Execution, method: str, count: int, dimensions: int, starts: int = 3, seed: int = 0
 ) -> Subspaces:
     """Collect the activations and contexts that a search still misses, and make subspaces of all of them."""
     if method not in ("prca", "drsa"):
         raise ValueError(f"method is 'prca' or 'drsa', got {method!r}.")
-    if not all(isinstance(number, int) and number > 0 for number in (count, dimensions)):
-        raise ValueError(f"count={count!r}, dimensions={dimensions!r}: whole numbers from 1.")
+    if not all(isinstance(number, int) and number > 0 for number in (count, dimensions, starts)):
+        raise ValueError(f"count={count!r}, dimensions={dimensions!r}, starts={starts!r}: whole numbers from 1.")
     (layer,), needed, size = search.layers, count * dimensions, f"{count} subspaces of {dimensions} dimensions"
     if needed > search.channels:
         raise ValueError(f"{size} need {needed} channels, and '{layer}' has {search.channels}: ask for fewer.")
@@ -109,8 +110,8 @@ def search_subspaces(
     if method == "prca":
         u = prca(a, c, count, dimensions)
     else:
-        with progress("ascending", STARTS * STEPS, execution.show_progress) as step:
-            ends = [drsa(a, c, count, dimensions, seed + start, step) for start in range(STARTS)]
+        with progress("ascending", starts * STEPS, execution.show_progress) as step:
+            ends = [drsa(a, c, count, dimensions, seed + start, step) for start in range(starts)]
         u = max(ends, key=lambda end: float(objective(a, c, end)[0]))
     held, order = ((_in(a, u) * _in(c, u)).sum((0, 2)) / (a * c).sum()).sort(descending=True, stable=True)
     u = u[:, order]
