@@ -46,12 +46,11 @@ class Projection:
     label: str = "a subspace"
 
     def __post_init__(self) -> None:
-        basis = torch.as_tensor(self.basis).detach().clone()
-        object.__setattr__(self, "basis", basis)
-        if basis.dim() != 2 or not basis.is_floating_point():
-            raise ValueError(f"A basis is (channels, dimensions) of real numbers, got {tuple(basis.shape)}.")
-        if not torch.allclose(basis.mT @ basis, torch.eye(basis.shape[1], dtype=basis.dtype), atol=1e-4):
-            raise ValueError("The columns of a basis should be orthonormal: take those of torch.linalg.qr(basis).Q.")
+        object.__setattr__(self, "basis", u := self.basis.detach().clone())  # the user may change theirs
+        if u.dim() != 2 or not torch.allclose(u.mT @ u, torch.eye(u.shape[1]).to(u), atol=1e-4):
+            raise ValueError(
+                "A basis is (channels, dimensions) with orthonormal columns: try torch.linalg.qr(basis).Q."
+            )
 
 
 # --- conditions as users write them -----------------------------------------------------------------------------------

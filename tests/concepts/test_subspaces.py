@@ -479,7 +479,7 @@ def test_a_killed_search_resumes_and_other_subspaces_reuse_its_contexts(
         (lambda: found(out="x", target=lambda y: y[:, 0]), TypeError, "a target that can be compared"),
         (lambda: found(composite=flat_above()), ValueError, "no product of its"),
         (lambda: plrp.explain(net(), DATA, condition={"3": Projection(torch.eye(6))}), ValueError, "has 6 rows: the"),
-        (lambda: Projection(torch.ones(4, 2)), ValueError, "should be orthonormal"),
+        (lambda: Projection(torch.ones(4, 2)), ValueError, "with orthonormal columns"),
         (lambda: Projection(torch.ones(4)), ValueError, r"\(channels, dimensions\)"),
     ],
 )  # fmt: skip
@@ -538,3 +538,23 @@ def test_a_search_for_contexts_can_be_sent_to_workers(tmp_path: Path) -> None:
     assert isinstance(work, Work)
     work.begin("cpu").do(1)
     assert list(search.run.names()) == [1]
+
+
+def test_a_page_shows_subspaces_beside_the_channels_of_their_layer() -> None:
+    from plrp.view import explanation_bundle
+
+    model, x = net(), DATA[:1]
+    made = subspaces(model, DATA, "0", "drsa", 2, 2, show_progress=False)
+    explanation = plrp.explain(model, x, pruning=plrp.Pruning(p=0.1))
+    bundle = explanation_bundle(explanation, exemplars=Reading(made.exemplars, model, DATA), show_progress=False)
+    layer = [row["name"] for row in bundle.facts["layers"]].index("3")
+    rows = [row for row in bundle.facts["channels"][layer] if not isinstance(row["channel"], int)]
+    assert [row["channel"] for row in rows] == ["subspace 0", "subspace 1"]
+    for row, condition in zip(rows, made.conditions, strict=False):
+        part = plrp.explain(model, x, pruning=plrp.Pruning(p=0.1), condition=condition).relevance
+        held = bundle.relevance("through", row["through"])
+        assert np.abs(held - part.sum(1)[0].numpy()).max() < 0.02 * np.abs(held).max()
+        assert row["share"] == pytest.approx(float(part.sum() / explanation.relevance.sum()), rel=1e-4)
+        assert all("gave subspace" in one["caption"] for one in row["exemplars"])
+    others = [row for rows in bundle.facts["channels"] for row in rows if isinstance(row["channel"], int)]
+    assert not any("exemplars" in row for row in others)  # a subspace's patches are no channel's

@@ -24,7 +24,7 @@ from plrp.runs.work import Execution
 from plrp.tables import render_table
 
 from .exemplar_results import Exemplars
-from .search import Search, exemplars_of, run_search, searching, totals_of, whole_arrays
+from .search import Search, run_search, searching, totals_of, whole_arrays
 
 STEPS, SMALLEST = 1000, 1e-7  # of an ascent: their number, and the relative gain below which it ends
 
@@ -124,9 +124,8 @@ def search_subspaces(
         name: np.take_along_axis(at, getattr(totals, name), 1) for name in ("relevant_at", "active_at")
     }
     about = {**search.record, "subspaces": bases.tolist()}
-    return Subspaces(
-        layer, method, bases, held.numpy(), exemplars_of({layer: replace(totals, **places)}, arrays, about)
-    )
+    exemplars = Exemplars({layer: replace(totals, **places)}, about.pop("names"), arrays["classes"], about)
+    return Subspaces(layer, method, bases, held.numpy(), exemplars)
 
 
 def prca(a: Tensor, c: Tensor, count: int, dimensions: int) -> Tensor:

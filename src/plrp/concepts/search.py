@@ -290,15 +290,8 @@ def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
         )
         for layer in settings["layers"]
     }
-    return exemplars_of(layers, whole, settings)
-
-
-def exemplars_of(
-    layers: Mapping[str, LayerTotals], arrays: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Exemplars:
-    """The results of a search, by its arrays and the entries of its `run.json`."""
     about = {name: value for name, value in settings.items() if name not in ("key", "names")}
-    return Exemplars(layers, settings["names"], arrays["classes"], about)
+    return Exemplars(layers, settings["names"], whole["classes"], about)
 
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:

@@ -312,14 +312,12 @@ class ChannelPatches:
     ) -> None:
         """Add rows of subspaces beside the channels of their layer, with their share of what reaches the input."""
         (layer,), bases = self.reading.exemplars, self.reading.exemplars.settings["subspaces"]
-        rows = [
-            rows
-            for op, rows in zip(layer_inputs(trace), bundle.facts["channels"], strict=True)
-            if source_of(op.inputs[0]) == layer
-        ]
+        layers = [source_of(op.inputs[0]) for op in layer_inputs(trace)]
+        if layer not in layers:  # after a residual sum there is no single layer below
+            return
         self.draw(layer, range(len(bases)))
         whole = to_map(explain_trace(trace, explained))
-        for k, basis in enumerate(bases if rows else ()):
+        for k, basis in enumerate(bases):
             condition = {layer: Projection(torch.tensor(basis))}
             sent = to_map(explain_trace(trace, replace(explained, condition=condition)))
             levels, largest, limit = path_levels(sent)
@@ -327,7 +325,7 @@ class ChannelPatches:
             row |= {"through": len(bundle.arrays["through"]), "exemplars": self.drawn[layer, k]}
             bundle.arrays["through"] = np.concatenate([bundle.arrays["through"], levels[None]])
             bundle.facts["largest"]["through"].append(largest)
-            rows[0].append(row)
+            bundle.facts["channels"][layers.index(layer)].append(row)
 
     def show(self, channels: Rows, trace: Trace, report: Report | None = None) -> None:
         """Write the patches into the rows of a page."""
