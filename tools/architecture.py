@@ -32,7 +32,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("tape",),
     ("ledger", "rules"),
     ("passing", "pruning", "composites", "targets", "target_text"),
-    ("conditions", "request", "passage", "bookkeeping", "walk"),
+    ("conditions", "request", "passage", "bookkeeping", "walk", "contexts"),
     ("fast",),
     ("engine",),
     ("balance", "survey", "checking"),

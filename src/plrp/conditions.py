@@ -1,15 +1,16 @@
 """Conditions on the relevance that layers hand down, as in concept relevance propagation.
 
 The method is that of Achtibat et al. (2022). At the output of a conditioned layer a mask chooses the neurons that hand
-their relevance down. A walk is linear in the relevance it starts from, so the explanations under a partition of a
-layer's channels add up to the one without a condition. Pruning is not linear: under a condition every neuron keeps the
-factor r̂_j / r_j of the walk without the condition (`passage.py`).
+their relevance down, or a projection takes the place of all of it. A walk is linear in the relevance it starts from, so
+the explanations under a partition of a layer's channels add up to the one without a condition. Pruning is not linear:
+under a condition every neuron keeps the factor r̂_j / r_j of the walk without the condition (`passage.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,38 @@ from torch import Tensor
 
 from .passing import transposed
 from .spelling import nearest
+from .tape.operations import Family
 from .tape.trace import Trace
 from .tape.values import Op, Value
 from .targets import Start, ranges
 
-__all__ = ["Condition"]
+__all__ = ["Condition", "Projection"]
 
 Condition = Mapping[str, Any]
-"""By layer: channels, positions (tuples), a boolean mask, or a callable (activation, gradient, relevance) → mask."""
+"""By layer: channels, positions (tuples), a boolean mask, a callable (activation, gradient, relevance) → mask, or a
+`Projection`."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A condition that replaces a layer's relevance a ⊙ c by its part in a subspace of the channels, a ⊙ U Uᵀ c.
+
+    a are the activations that the next layers read, c their context (`contexts.py`, Chormai et al. 2022). basis: U,
+    (channels, dimensions), with orthonormal columns. residual: the rest instead, so that both add up to a ⊙ c. at: a
+    position, outside which nothing passes.
+    """
+
+    basis: Tensor
+    residual: bool = False
+    at: tuple[int, ...] | None = None
+    label: str = "a subspace"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "basis", u := self.basis.detach().clone())  # the user may change theirs
+        if u.dim() != 2 or not torch.allclose(u.mT @ u, torch.eye(u.shape[1]).to(u), atol=1e-4):
+            raise ValueError(
+                "A basis is (channels, dimensions) with orthonormal columns: try torch.linalg.qr(basis).Q."
+            )
 
 
 # --- conditions as users write them -----------------------------------------------------------------------------------
@@ -75,6 +100,8 @@ def storable(condition: Condition | None) -> Condition | None:
 
 def label(wanted: Any) -> str:
     """A condition on one layer in words."""
+    if isinstance(wanted, Projection):
+        return wanted.label
     if callable(wanted):
         name = getattr(wanted, "__name__", type(wanted).__name__)
         return "a callable" if name == "<lambda>" else name
@@ -94,6 +121,24 @@ def channel_axis(op: Op) -> int:
     dims = len(op.output.shape)
     axis = op.map.channel_axis(dims)
     return dims - 1 if axis is None else axis
+
+
+def keeps_channels(op: Op, below: Value, axis: int) -> bool:
+    """Whether an operation leaves every channel of its input to itself: activations, norms, gates, and pools."""
+    above = op.output.shape
+    if op.family in (Family.PASS, Family.OFFSET, Family.AFFINE, Family.GATE):
+        return below.shape == above
+    return "pool" in op.kind and len(below.shape) == len(above) and below.shape[axis] == above[axis]
+
+
+def by_channel(x: Tensor, op: Op) -> Tensor:
+    """A view of a layer's output, or of a tensor with its channels, as (batch, channels, *positions)."""
+    samples, axis = op.output.samples, channel_axis(op)
+    if samples.whole or (samples.batch > 1 and not samples.in_order):
+        raise ValueError(f"The output of layer '{op.name}' does not hold one sample after the other: leave it out.")
+    if len(x) != samples.batch:  # (batch · windows, …)
+        x, axis = x.unflatten(0, (samples.batch, -1)), axis + 1
+    return x.movedim(axis, 1) if x.dim() > 2 else x[..., None]
 
 
 def mask_of(op: Op, wanted: Any, part: slice | None = None) -> Tensor:

@@ -7,7 +7,7 @@ them fixed (`Passage`); parts of a relevance then add up to the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,12 +22,16 @@ from .tape.values import Value
 
 @dataclass
 class Mask:
-    """The neurons of one layer's output that hand relevance down: `keep` is boolean and broadcasts against it."""
+    """The neurons of a tensor that hand relevance down: `keep` is boolean and broadcasts against it.
+
+    `replaced`: or the relevance that takes the place of the whole one, computed from the walk and the whole one.
+    """
 
     name: str  # of the layer
     value: Value
     keep: Tensor
     label: str  # for the ledger
+    replaced: Callable[[Any, Tensor], Tensor] | None = None
 
 
 @dataclass
@@ -36,12 +40,14 @@ class Passage:
 
     - `masks`: where only some neurons hand relevance down;
     - `factors`: each neuron's factor at the pruned tensors, held fixed;
-    - `only_through`: relevance that goes around a masked layer is dropped.
+    - `only_through`: relevance that goes around a masked layer is dropped;
+    - `watched`: tensors whose relevance the masks that replace it read from the walk's record.
     """
 
     masks: dict[int, Mask] = field(default_factory=dict)
     factors: dict[int, Tensor] = field(default_factory=dict)
     only_through: bool = False
+    watched: Sequence[Value] = ()
 
 
 class Case(NamedTuple):
@@ -62,7 +68,7 @@ class CaseResult(NamedTuple):
 class Record:
     """The notes of a walk, by the id of a value.
 
-    - `relevance`: at the `watched` tensors, after their pruning;
+    - `relevance`: at the `watched` tensors, after their pruning and their mask;
     - `factors`: r̂_j / r_j at the pruned tensors; None where nobody needs them.
     """
 

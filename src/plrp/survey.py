@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .conditions import gradients, label, mask_of
+from .conditions import Projection, gradients, label, mask_of
+from .contexts import ReadOutput
 from .engine import choose_walk
 from .passage import Mask, Passage, Record
 from .request import Request
@@ -63,14 +64,19 @@ class Survey:
     def passage(self, request: Request) -> Passage:
         """The constraints that the condition of a request puts on a walk."""
         layers = {op.name: op for op in self.trace.layers}
-        masks = {}
+        masks, watched = {}, list[Value]()
         for name, wanted in (request.condition or {}).items():
             op = layers[name]
             if id(op) not in self._alive:
                 raise ValueError(f"No relevance reaches layer '{name}' from this target: leave out its condition.")
+            if isinstance(wanted, Projection):
+                output = ReadOutput(op, self._alive, self.request.composite.products)
+                masks[id(output.value)] = output.mask(wanted)
+                watched += output.watched(output.value)
+                continue
             keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, request.piece)
             masks[id(op.output)] = Mask(name, op.output, keep, label(wanted))
-        return Passage(masks, self.factors, request.only_through)
+        return Passage(masks, self.factors, request.only_through, watched)
 
     @cached_property
     def _alive(self) -> set[int]:

@@ -51,6 +51,8 @@ class Walk(Bookkeeper):
     ) -> None:
         super().__init__(trace, request.layers, ledger)
         self.trace, self.pruning = trace, request.pruning
+        if record is None and passage is not None and passage.watched:
+            record = Record(passage.watched, factors=False)
         self.passage, self.record = passage, record
         given = next(t.dtype for t in tensors_in(trace.output) if t.is_floating_point())
         self.dtype = torch.float64 if given == torch.float64 else torch.float32
@@ -119,11 +121,14 @@ class Walk(Bookkeeper):
                 if record is not None and record.factors is not None:
                     record.factors[key] = pruning_factor(self.tensor(relevance), self.tensor(pruned), value.samples)
                 relevance = pruned
+        mask = None if passage is None else passage.masks.get(key)
+        if mask is not None:
+            relevance = self.withhold(relevance, mask)
+        if relevance is not None:
             self.store_layers(value, relevance)
             if record is not None and key in record.watched:
                 record.relevance[key] = self.tensor(relevance)
-        mask = None if passage is None else passage.masks.get(key)
-        return relevance if mask is None else self.withhold(relevance, mask)
+        return relevance
 
     def hold(self, relevance: Any, site: Site, arrived: Arrived | None, book: Booking) -> tuple[Any, dict[str, Any]]:
         """Multiply each neuron by its held factor, in place of pruning; book the difference."""
@@ -147,12 +152,15 @@ class Walk(Bookkeeper):
         if self.passage.only_through:
             waiting, self.relevance = self.relevance, {}
             self.masses.clear()
-        passes = None if relevance is None else self.scaled(relevance, mask.keep)
+        if relevance is None or mask.replaced is None:
+            passes = None if relevance is None else self.scaled(relevance, mask.keep)
+        else:
+            passes = mask.replaced(self, self.tensor(relevance))
         if self.ledger is not None:
             values = {id(v): v for v in (*self.trace.inputs, *(v for op in self.start.ops for v in op.outputs))}
             withheld = [(self.tensor(r), values[key]) for key, r in waiting.items()]
             if relevance is not None:
-                withheld.append((self.scaled(self.tensor(relevance), ~mask.keep), mask.value))
+                withheld.append((self.tensor(relevance) - self.tensor(passes), mask.value))
             self.write_withheld(mask, passes, withheld)
         return passes
 

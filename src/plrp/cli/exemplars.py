@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, then draw."""
     check_composite(arguments.composite)
     engine = cluster_of(arguments)
-    from plrp.concepts.search import PhotographSearch, run_search
+    from plrp.concepts.search import PhotographSearch, gather, run_search
     from plrp.files import write_csv
     from plrp.runs.work import Execution
 
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     quiet = arguments.quiet
     how = {"show_progress": False if quiet else None, "say": lambda text: say(f"plrp: {text}", quiet)}
-    exemplars = run_search(search, Execution(workers=arguments.workers, engine=engine, **how))
+    exemplars = run_search(search, Execution(workers=arguments.workers, engine=engine, **how), gather)
     if not quiet:
         tell(exemplars)
     if isinstance(arguments.out, Path):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from plrp.composites import Composite
+from plrp.conditions import Projection, by_channel
 from plrp.genomics import logo
 from plrp.genomics.sequences import LETTERS
 from plrp.models.loading import LoadedModel
@@ -35,7 +36,7 @@ from plrp.vision.photograph_figures import FAINT, grid_of
 
 from .exemplar_results import Exemplar, Exemplars
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
-from .search import by_channel, layer_named
+from .search import layer_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +85,9 @@ class Reading:
             self.latest[example.sample] = trace(self.module, x)
         traced = self.latest[example.sample]
         condition: Any = [channel]
-        if place is not None:
+        if bases := settings.get("subspaces"):
+            condition = Projection(torch.tensor(bases[channel]), at=place)
+        elif place is not None:
             op = layer_named(traced, layer)
             condition = torch.zeros(op.output.shape, dtype=torch.bool)
             by_channel(condition, op)[(0, channel, *place)] = True
@@ -152,7 +155,7 @@ def channel_figure(
         ax.imshow(reading.patch(layer, channel, example))
         return shortened(example.name.rsplit("/", 1)[-1], 18)
 
-    title = f"{layer}: inputs with most {by}, at the channel's strongest place"
+    title = f"{layer}: inputs with most {by}, at the {exemplars.unit}'s strongest place"
     return _rows(reading, layer, channels, count, by, draw, title, step)
 
 
@@ -178,7 +181,7 @@ def _rows(
             ax.set_xlabel(label, fontsize=5.5, color=FAINT, labelpad=2, parse_math=False)
         if not examples:
             row[0].text(0.5, 0.5, "none", fontsize=6.5, color=FAINT, ha="center", va="center")
-        row[0].set_ylabel(f"channel {channel}", fontsize=7.5)
+        row[0].set_ylabel(f"{reading.exemplars.unit} {channel}", fontsize=7.5)
         step(1)
     return figure
 
@@ -292,7 +295,7 @@ def token_contexts(
                 if i == example.place[0]:
                     word = word[: len(word) - len(word.lstrip(" "))] + f"⟦{word.lstrip(' ')}⟧"
                 cells.append(Cell(word, value / largest, False, f"{value:.3g}"))
-            caption = f"{layer}, channel {channel}: {by} {example.value:.3g} in input {example.name}"
+            caption = f"{layer}, {exemplars.unit} {channel}: {by} {example.value:.3g} in input {example.name}"
             sentences.append(Sentence(caption, cells))
     return sentences
 

@@ -62,6 +62,11 @@ class Exemplars(Mapping[str, LayerTotals]):
     ) -> None:
         self.layers, self.names, self.classes, self.settings = dict(layers), list(names), classes, dict(settings)
 
+    @property
+    def unit(self) -> str:
+        """The word for a channel: a search may have subspaces in their place."""
+        return "subspace" if "subspaces" in self.settings else "channel"
+
     def __getitem__(self, layer: str) -> LayerTotals:
         if layer not in self.layers:
             raise KeyError(f"Layer '{layer}' was not searched{nearest(layer, list(self.layers))}.")
@@ -84,7 +89,7 @@ class Exemplars(Mapping[str, LayerTotals]):
             raise ValueError(f"by is 'relevance' or 'activation', got {by!r}.")
         channels = totals.relevance.shape[1]
         if not 0 <= channel < channels:
-            raise IndexError(f"There is no channel {channel} in '{layer}': it has {channels}, 0…{channels - 1}.")
+            raise IndexError(f"There is no {self.unit} {channel} in '{layer}': it has {channels}, 0…{channels - 1}.")
         values, places = getattr(totals, by)[:, channel], strongest_at[by][:, channel]
         order = [s for s in np.argsort(-values, kind="stable")[:count].tolist() if values[s] > 0]
         at = [tuple(int(i) for i in np.unravel_index(places[s], totals.space)) for s in order]
@@ -116,7 +121,7 @@ class Exemplars(Mapping[str, LayerTotals]):
             best = ", ".join(map(str, self.strongest(layer, 5)))
             with_relevance = np.count_nonzero(totals.absolute.sum(0))
             rows.append((layer, str(totals.relevance.shape[1]), str(with_relevance), best))
-        return f"{head}\n" + render_table(("layer", "channels", "with relevance", "strongest"), rows)
+        return f"{head}\n" + render_table(("layer", f"{self.unit}s", "with relevance", "strongest"), rows)
 
     @classmethod
     def load(cls, out: str | Path | Place) -> Exemplars:

@@ -1,25 +1,29 @@
 """The search for exemplars: a `plrp.runs.run.Run`, on this machine or on a Ray cluster.
 
-`run.json` describes the search. Each part holds the relevance and activation of all channels for some inputs.
+`run.json` describes the search. Each part holds the relevance and activation of all channels for some inputs, or
+activations and contexts at some positions, of which `relevant_subspaces.py` makes subspaces.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite
-from plrp.conditions import channel_axis
+from plrp.conditions import by_channel
+from plrp.contexts import ReadOutput
 from plrp.engine import choose_walk
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
@@ -35,14 +39,14 @@ from plrp.runs.work import Execution, Tick, Work, by_cause
 from plrp.spelling import nearest
 from plrp.tape.refusals import device_of
 from plrp.tape.trace import Trace
-from plrp.tape.values import Op
+from plrp.tape.values import Op, Value, reached
 from plrp.tape.verification import trace
 from plrp.targets import Seed, check_target
 
 from .exemplar_results import Exemplars, LayerTotals
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
 
-COMMAND = "exemplars"  # that wrote a folder, as its `run.json` says
+COMMAND, CONTEXTS = "exemplars", "contexts"  # the work that filled a folder, as its `run.json` says
 UNDECISIVE = ("key", "names", "photographs")  # entries of `run.json` that decide no result
 LAYOUT = RunLayout(
     description="run.json",
@@ -50,6 +54,7 @@ LAYOUT = RunLayout(
     words={"digest": "the inputs", "weights_digest": "the weights", "model_digest": "the model"},
     decisive=lambda settings: {name: value for name, value in settings.items() if name not in UNDECISIVE},
 )
+T = TypeVar("T")
 COLUMNS = [column.name for column in fields(LayerTotals) if column.name != "space"]
 
 
@@ -83,14 +88,23 @@ def exemplars(
     >>> exemplars["0"].relevance.shape
     (20, 3)
     """
+    explained = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
+    with searching(model, data, out, **explained, part_size=part_size, batch_size=batch_size) as search:
+        return run_search(search, Execution(show_progress=show_progress, say=say), gather)
+
+
+@contextmanager
+def searching(
+    model: nn.Module | LoadedModel, data: Any, out: str | Path | Place | None, **options: Any
+) -> Iterator[Search]:
+    """A search with the `options` of `Search`; without a place, its parts are stored only within this context."""
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
+    target = options.get("target")
     if out is not None and callable(target) and not isinstance(target, Seed):
         raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
     with ExitStack() as scope:
         place = scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out
-        explained = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
-        search = Search(module, inputs, place, **explained, part_size=part_size, batch_size=batch_size)
-        return run_search(search, Execution(show_progress=show_progress, say=say))
+        yield Search(module, inputs, place, **options)
 
 
 def neuron_relevance(
@@ -114,16 +128,18 @@ class Search:
         out: str | Path | Place,
         *,
         layers: Sequence[str] | None,
-        target: Any,
-        composite: str | Composite,
-        pruning: Pruning | Mapping[str, Any] | None,
-        part_size: int,
-        batch_size: int,
+        target: Any = None,
+        composite: str | Composite = AUTO,
+        pruning: Pruning | Mapping[str, Any] | None = None,
+        part_size: int = 64,
+        batch_size: int = 8,
         device: str | None = None,
         about: Mapping[str, Any] | None = None,
+        positions: int | None = None,
     ) -> None:
-        for name, value in (("part_size", part_size), ("batch_size", batch_size)):
-            if not isinstance(value, int) or value < 1:
+        """positions: of each input, at which activations and contexts of one layer are stored, instead of channels."""
+        for name, value in (("part_size", part_size), ("batch_size", batch_size), ("positions", positions)):
+            if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r}: a whole number from 1.")
         self.model, self.inputs = model if device is None else model.to(device), inputs
         self.device = device_of(self.model)
@@ -137,20 +153,26 @@ class Search:
         first = trace(self.model, inputs.batch([0]).to(self.device))
         for one in [given] if classes is None else dict.fromkeys(classes):
             check_target(first.output, one)
-        self.layers = checked_layers(first, layers)
+        self.layers, self.positions = checked_layers(first, layers), positions
+        spaces = {name: space_of(layer_named(first, name)) for name in self.layers}
+        if positions is not None:
+            a, *_ = contexts(first, self.layers[0], self.request.of(slice(0, 1)))
+            spaces, self.channels = {self.layers[0]: tuple(a.shape[2:])}, a.shape[1]
+            self.vectors = len(inputs) * min(positions, math.prod(a.shape[2:]))
         root = {"photographs": str(inputs.root.resolve())} if isinstance(inputs, FromPhotographs) else {}
         settings = {
-            "command": COMMAND,
+            "command": COMMAND if positions is None else CONTEXTS,
             "inputs": len(inputs),
             "digest": inputs.digest(),
             "weights_digest": weights_digest(self.model),
             "model_digest": text_digest(source_of_module(self.model)),
             "layers": self.layers,
-            "spaces": {name: list(space_of(layer_named(first, name))) for name in self.layers},
+            "spaces": {name: list(space) for name, space in spaces.items()},
             "target": getattr(given, "__qualname__", repr(given)) if callable(given) else classes or given,
             "composite": composite if isinstance(composite, str) else repr(composite),
             "pruning": None if pruning is None else pruning.to_dict(),
             "part_size": part_size,
+            **({} if positions is None else {"positions": positions}),
             **(about or {}),
         }  # all that decides the results
         self.key = text_digest(json.dumps(settings, sort_keys=True))
@@ -168,8 +190,13 @@ class Search:
         for begin in range(0, len(numbers), self.batch_size):
             some = numbers[begin : begin + self.batch_size]
             traced = trace(self.model, self.inputs.batch(some).to(self.device))
-            layers, classes = measure(traced, self.layers, self.request.of(slice(some.start, some.stop)))
-            columns = {f"{name}:{layer}": getattr(layers[layer], name) for layer in layers for name in COLUMNS}
+            request = self.request.of(slice(some.start, some.stop))
+            if self.positions is None:
+                layers, classes = measure(traced, self.layers, request)
+                columns = {f"{name}:{layer}": getattr(layers[layer], name) for layer in layers for name in COLUMNS}
+            else:
+                a, c, classes = contexts(traced, self.layers[0], request)
+                columns = drawn(a, c, traced.inputs[0].data, self.positions)
             known = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(some), -1, np.int64)
             batches.append({"classes": known, **columns})
             tick(str(index), len(some))
@@ -215,7 +242,7 @@ class PhotographSearch(Search):
         return Work("plrp.concepts.search:PhotographSearch", {**self.arguments, **paths, **options})
 
 
-def run_search(search: Search, execution: Execution) -> Exemplars:
+def run_search(search: Search, execution: Execution, gathered: Callable[[Run, Mapping[str, Any]], T]) -> T:
     """Make the missing parts of a search, here or on a cluster, and gather all of them."""
     run, say = search.run, execution.say
     sizes = [len(search.part(index)) for index in range(run.parts)]
@@ -224,14 +251,16 @@ def run_search(search: Search, execution: Execution) -> Exemplars:
         whole = run.whole(range(run.parts), say)
         missing = [index for index in range(run.parts) if index not in whole]
         before = sum(sizes[index] for index in whole)
-        with progress("searching exemplars", sum(sizes), execution.show_progress, done=before) as step:
+        with progress(
+            f"searching {search.record['command']}", sum(sizes), execution.show_progress, done=before
+        ) as step:
             failures = run.make(search, missing, BarWatch(sizes, step, say), search.work, execution)
         if failures:
             damaged = all(failure.kind == "BadImage" for failure in failures)
             again = "Remove or repair these files, and search anew into another folder."
             causes = f"{len(failures)} of {run.parts} parts failed: {by_cause(failures).rstrip('.')}."
             raise RunError(f"{causes} {again if damaged else 'Start again to retry.'}")
-        return gather(run, search.record)
+        return gathered(run, search.record)
 
 
 def run_of(out: str | Path | Place, settings: Mapping[str, Any]) -> Run:
@@ -240,8 +269,8 @@ def run_of(out: str | Path | Place, settings: Mapping[str, Any]) -> Run:
     return Run(out, LAYOUT, parts, lambda index: str(settings["key"]))
 
 
-def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
-    """All parts of a search together."""
+def whole_arrays(run: Run) -> dict[str, Any]:
+    """The arrays of all parts of a search, by name."""
     names = run.names()
     if len(names) < run.parts:
         raise RunError(f"{run.place} holds {len(names)} of {run.parts} parts: start the search again to finish it.")
@@ -249,7 +278,12 @@ def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
     for part in names.values():
         with np.load(io.BytesIO(run.read(part))) as arrays:
             parts.append(dict(arrays))
-    whole = _joined(parts)
+    return _joined(parts)
+
+
+def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
+    """All parts of a search together."""
+    whole = whole_arrays(run)
     layers = {
         layer: LayerTotals(
             **{name: whole[f"{name}:{layer}"] for name in COLUMNS}, space=tuple(settings["spaces"][layer])
@@ -298,17 +332,34 @@ def measure(traced: Trace, layers: Sequence[str], request: Request) -> tuple[dic
         op, output = ops[name], ops[name].output
         arrived = record.relevance.get(id(output))  # None if no relevance reached it
         both = (torch.zeros_like(output.data) if arrived is None else arrived, output.data)
-        relevance, activation = (by_channel(one, op).flatten(2).detach().float() for one in both)
-        columns = {
-            "relevance": relevance.sum(2),
-            "absolute": relevance.abs().sum(2),
-            "activation": activation.amax(2),
-            "relevant_at": relevance.argmax(2).int(),
-            "active_at": activation.argmax(2).int(),
-        }
-        arrays = {column: values.cpu().numpy() for column, values in columns.items()}
-        channels[name] = LayerTotals(**arrays, space=space_of(op))
+        relevance, activation = (by_channel(one, op).flatten(2) for one in both)
+        channels[name] = totals_of(relevance, activation, space_of(op))
     return channels, walk.start.target
+
+
+def totals_of(relevance: Tensor, activation: Tensor, space: tuple[int, ...]) -> LayerTotals:
+    """The totals over positions of the channels of some inputs, (inputs, channels, positions)."""
+    relevance, activation = relevance.detach().float(), activation.detach().float()
+    columns = {
+        "relevance": relevance.sum(2),
+        "absolute": relevance.abs().sum(2),
+        "activation": activation.amax(2),
+        "relevant_at": relevance.argmax(2).int(),
+        "active_at": activation.argmax(2).int(),
+    }
+    return LayerTotals(**{column: values.cpu().numpy() for column, values in columns.items()}, space=space)
+
+
+def drawn(a: Tensor, c: Tensor, inputs: Tensor, positions: int) -> dict[str, Any]:
+    """Activations and contexts at random positions of each input, (inputs, positions, channels), and these positions.
+
+    The seed is a hash of the input, so that the order of the data does not matter.
+    """
+    a, c = (vectors.flatten(2).mT.float().cpu() for vectors in (a, c))
+    seeds = [zlib.crc32(x.detach().cpu().numpy().tobytes()) for x in inputs]
+    at = np.stack([np.random.default_rng(seed).permutation(a.shape[1])[:positions] for seed in seeds])
+    rows = np.arange(len(at))[:, None]
+    return {"activation": a.numpy()[rows, at], "context": c.numpy()[rows, at], "at": at.astype(np.int32)}
 
 
 def layer_named(traced: Trace, name: str) -> Op:
@@ -321,11 +372,21 @@ def space_of(op: Op) -> tuple[int, ...]:
     return tuple(by_channel(op.output.data, op).shape[2:])
 
 
-def by_channel(x: Tensor, op: Op) -> Tensor:
-    """A layer's output as (batch, channels, *positions)."""
-    samples, axis = op.output.samples, channel_axis(op)
-    if samples.whole or (samples.batch > 1 and not samples.in_order):
-        raise ValueError(f"The output of layer '{op.name}' does not hold one sample after the other: leave it out.")
-    if len(x) != samples.batch:  # (batch · windows, …)
-        x, axis = x.unflatten(0, (samples.batch, -1)), axis + 1
-    return x.movedim(axis, 1) if x.dim() > 2 else x[..., None]
+def contexts(traced: Trace, layer: str, request: Request) -> tuple[Tensor, Tensor, Any]:
+    """Activations that are read after a layer and their contexts, (batch, channels, *positions); explained classes."""
+    bound, op, record = request.bound(traced), layer_named(traced, layer), Record([])
+    walk, products = choose_walk(traced, bound, record=record), bound.composite.products
+    live = {id(op) for op in reached(walk.start.ops, [walk.start.value], products)}
+    if id(op) not in live:
+        raise ValueError(f"No relevance reaches layer '{layer}' from this target: name another layer.")
+    output = ReadOutput(op, live, products)
+    record.watched.update(id(value) for value in (output.value, *output.watched(output.value)))
+
+    def above(value: Value) -> Any:  # relevance stops at the layer
+        relevance = walk.collect(value)
+        return None if value is output.value else relevance
+
+    walk.run(above)
+    relevance = record.relevance.get(id(output.value), torch.zeros(()))
+    a, c = (by_channel(vectors, op) for vectors in output.vectors(walk, relevance))
+    return a, c, walk.start.target

@@ -33,11 +33,12 @@ from .selection import prune_tensor
 def stackable(case: Case) -> bool:
     """Whether a case gains by a stack: it has constraints, or its pruning leaves few neurons in every layer.
 
-    A stack has no use for the first pass of a layer, so its prunings are those of PLRP-λ.
+    Relevance is projected by the plain formulas, which know one batch: such cases go one by one. A stack has no use for
+    the first pass of a layer, so its prunings are those of PLRP-λ.
     """
     how = case.request.pruning
     if case.passage is not None:
-        return True
+        return not case.passage.watched
     if how is None or how.p is None or how.sparsity_gain is not None or not how.by_neuron or not native.available():
         return False
     smallest = min(p for p in how.shares.values() if p is not None)

@@ -7,8 +7,8 @@ all channels of a layer that all relevance passes add up to the explanation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from plrp.composites import Composite
 from plrp.concepts.channel_figures import Reading
-from plrp.explanation import Explanation
+from plrp.conditions import Projection
+from plrp.explanation import Explanation, explain_trace
 from plrp.ledger import BOOKED
 from plrp.pruning import Pruning
 from plrp.request import Request
@@ -29,7 +30,7 @@ from plrp.tape.values import Op
 from plrp.vision.flows import flow, input_channel_axis, source_of
 from plrp.vision.heatmaps import limits_of
 
-from .bundle import data_address, finite, quantise
+from .bundle import Bundle, data_address, finite, quantise
 
 CHANNELS = 8  # of each layer, in a saved page
 PATHS = 160
@@ -290,17 +291,41 @@ class ChannelPatches:
         """
         for number, (op, rows) in enumerate(zip(layer_inputs(trace), channels, strict=True)):
             source = source_of(op.inputs[0])
-            if source not in self.reading.exemplars:
+            if source not in self.reading.exemplars or self.reading.exemplars.unit != "channel":
                 continue
             wanted = [row["channel"] for row in rows]
             missing = [channel for channel in wanted if (source, channel) not in self.drawn]
-            for channel, shown in self.reading.patches(source, missing, COUNT, report).items():
-                drawn = self.drawn[source, channel] = []
-                for one, pixels in shown:
-                    name = f"input {one.name}" if one.name.isdecimal() else one.name.rsplit("/", 1)[-1]
-                    caption = f"{name}: gave channel {channel} relevance {one.value:.3g}"
-                    drawn.append({"picture": data_address(pixels, SIDE, "JPEG", quality=80), "caption": caption})
+            self.draw(source, missing, report)
             yield number, {channel: self.drawn[source, channel] for channel in wanted if self.drawn[source, channel]}
+
+    def draw(self, layer: str, channels: Sequence[int], report: Report | None = None) -> None:
+        """Draw the patches of channels or subspaces of a layer, with captions."""
+        for channel, shown in self.reading.patches(layer, channels, COUNT, report).items():
+            drawn = self.drawn[layer, channel] = []
+            for one, pixels in shown:
+                name = f"input {one.name}" if one.name.isdecimal() else one.name.rsplit("/", 1)[-1]
+                caption = f"{name}: gave {self.reading.exemplars.unit} {channel} relevance {one.value:.3g}"
+                drawn.append({"picture": data_address(pixels, SIDE, "JPEG", quality=80), "caption": caption})
+
+    def show_subspaces(
+        self, bundle: Bundle, trace: Trace, explained: Request, to_map: Callable[[Explanation], Tensor]
+    ) -> None:
+        """Add rows of subspaces beside the channels of their layer, with their share of what reaches the input."""
+        (layer,), bases = self.reading.exemplars, self.reading.exemplars.settings["subspaces"]
+        layers = [source_of(op.inputs[0]) for op in layer_inputs(trace)]
+        if layer not in layers:  # after a residual sum there is no single layer below
+            return
+        self.draw(layer, range(len(bases)))
+        whole = to_map(explain_trace(trace, explained))
+        for k, basis in enumerate(bases):
+            condition = {layer: Projection(torch.tensor(basis))}
+            sent = to_map(explain_trace(trace, replace(explained, condition=condition)))
+            levels, largest, limit = path_levels(sent)
+            row = {"channel": f"subspace {k}", "share": finite(float(sent.sum() / whole.sum())) or 0.0, "limit": limit}
+            row |= {"through": len(bundle.arrays["through"]), "exemplars": self.drawn[layer, k]}
+            bundle.arrays["through"] = np.concatenate([bundle.arrays["through"], levels[None]])
+            bundle.facts["largest"]["through"].append(largest)
+            bundle.facts["channels"][layers.index(layer)].append(row)
 
     def show(self, channels: Rows, trace: Trace, report: Report | None = None) -> None:
         """Write the patches into the rows of a page."""

@@ -6,6 +6,7 @@ Each `…_bundle` computes the bundle of a page (`plrp.view.page_data.collect`),
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from plrp.genomics.sequences import LETTERS, Ambiguous, Sequences, encode
 from plrp.models.preprocessing import Preprocessing
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.request import Request
 from plrp.spelling import shortened, visible
 from plrp.tape.trace import Trace
 from plrp.tape.values import tensors_in
@@ -32,7 +34,7 @@ from plrp.vision.photograph_explanation import ExplainedPhotograph, class_probab
 
 from .bundle import Bundle, data_address, finite
 from .layer_channels import ChannelPatches, Pool, layer_inputs
-from .page_data import Grid, PageMaps, PageSettings, collect, map_shape
+from .page_data import Grid, PageMaps, PageSettings, as_map, collect, map_shape
 
 TEXT_PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 MANY_LAYERS = 60  # of a language model: following the channels of each takes too long
@@ -175,7 +177,12 @@ def explanation_bundle(
         fact["score"] = score
     if exemplars is not None:
         with progress("drawing patches", 1, settings.show_progress, transient=True) as step:
-            ChannelPatches(exemplars).show(bundle.facts["channels"], trace, lambda done, total: step(1, total=total))
+            patches = ChannelPatches(exemplars)
+            patches.show(bundle.facts["channels"], trace, lambda done, total: step(1, total=total))
+            if exemplars.exemplars.unit == "subspace":
+                explained = Request(target=targets[asked], composite=explanation.composite, pruning=explanation.pruning)
+                to_map = pool or partial(as_map, space=space)
+                patches.show_subspaces(bundle, trace, explained, lambda one: to_map(one.relevance[place]))
     bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
     given = trace.inputs[0].data[place]
     if given.dim() == 1:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from plrp.composites import Composite
-from plrp.conditions import channel_axis
+from plrp.conditions import channel_axis, keeps_channels
 from plrp.explanation import Explanation
 from plrp.pruning import Pruning
 from plrp.request import Request
@@ -226,15 +226,13 @@ def source_of(value: Value) -> str:
         below = op.signal if op.family is Family.GATE else op.inputs[0] if len(op.inputs) == 1 else None
         if below is None:
             return ""
-        still = op.family in (Family.PASS, Family.OFFSET, Family.AFFINE, Family.GATE) and below.shape == value.shape
-        pooled = "pool" in op.kind and len(below.shape) == len(value.shape) and below.shape[axis] == size
         one_place = (
             op.kind in ("flatten", "view", "reshape", "squeeze")
             and axis == 1
             and below.shape[:2] == value.shape[:2]
             and below.shape.numel() == value.shape[0] * size
         )
-        if not (still or pooled or one_place):
+        if not (keeps_channels(op, below, axis) or one_place):
             return ""
         value = below
     return ""

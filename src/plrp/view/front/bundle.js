@@ -46,10 +46,13 @@ export function relevanceOf(level, largest) {
   return Math.sign(level) * (level / LEVELS) ** 2 * largest;
 }
 
+/** A channel has a number, a subspace a name. */
+export const unitName = (channel) => (typeof channel === "number" ? `channel ${channel}` : channel);
+
 /** "PLRP-λ, p = 0.15", or "LRP". */
 export function settingName(facts, setting) {
   const name = setting.p === 0 ? "LRP" : `${facts.methods[setting.method].label}, p = ${facts.p[setting.p - 1]}`;
-  return setting.path ? `${name}, through channel ${setting.path.channel} of ${setting.path.layer}` : name;
+  return setting.path ? `${name}, through ${unitName(setting.path.channel)} of ${setting.path.layer}` : name;
 }
 
 /** A share as a person would write it: 41%, 4.1%, 0.041%. */

@@ -1,6 +1,6 @@
 // The layers: how they thin as p moves, their strongest channels, and the ledger.
 
-import { bytesOf, element, mapNumber, percent, settingName, short } from "./bundle.js";
+import { bytesOf, element, mapNumber, percent, settingName, short, unitName } from "./bundle.js";
 import { heatPixels } from "./colours.js";
 import { asCanvas } from "./drawing.js";
 
@@ -72,7 +72,7 @@ export function drawLayer(panel, bundle, state, asked, table, follow, served) {
   for (const one of shown) {
     const button = element("button", { type: "button", "aria-pressed": String(one.channel === followed), "data-channel": one.channel });
     if (one.shape) button.append(channelMap(one, arrays.channels.data, table));
-    button.append(element("span", {}, `channel ${one.channel}`), element("span", { class: "soft" }, `${percent(one.share)} of relevance`));
+    button.append(element("span", {}, unitName(one.channel)), element("span", { class: "soft" }, `${percent(one.share)} of relevance`));
     if (one.through === undefined && !served) button.disabled = true;
     button.addEventListener("click", () => follow(layer.name, one.channel));
     const item = element("li", {}, button);
@@ -80,7 +80,7 @@ export function drawLayer(panel, bundle, state, asked, table, follow, served) {
     list.append(item);
   }
   const follows = served || shown.some((one) => one.through !== undefined);
-  const at = element("p", { class: "soft" }, `The strongest channels under ${settingName(facts, asked)}, ${facts.targets[asked.target].name}; shares count relevance for and against alike.${follows ? " Choose one to see what reaches the input through it alone." : ""}${shown.some((one) => one.exemplars) ? " Below each: patches of the photographs, of those searched, that gave it most relevance." : ""}`);
+  const at = element("p", { class: "soft" }, `The strongest channels under ${settingName(facts, asked)}, ${facts.targets[asked.target].name}; shares count relevance for and against alike.${follows ? " Choose one to see what reaches the input through it alone." : ""}${shown.some((one) => typeof one.channel !== "number") ? " Beside them subspaces of the channels, with their share of the relevance that reaches the input." : ""}${shown.some((one) => one.exemplars) ? " Below each: patches of the photographs, of those searched, that gave it most relevance." : ""}`);
   const any = served ? [anyChannel(layer, follow)] : [];
   const chosen = panel.contains(document.activeElement) ? document.activeElement.dataset.channel : undefined;
   panel.replaceChildren(heading, counts, ...(shown.length ? [at, list] : []), ...any);

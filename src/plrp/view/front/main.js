@@ -1,6 +1,6 @@
 // The page: what is chosen, and what is drawn for it.
 
-import { element, mapNumber, percent, readBundle, settingName, short } from "./bundle.js";
+import { element, mapNumber, percent, readBundle, settingName, short, unitName } from "./bundle.js";
 import { colourTable } from "./colours.js";
 import { CURVES, drawCurves, placeUnder } from "./curves.js";
 import { buildFlow } from "./flow.js";
@@ -330,7 +330,7 @@ class View {
       drawLayer(byId("layer"), bundle, state, this.asked, table(state.dark), (layer, channel) => this.follow(layer, channel), Boolean(this.compute));
     }
     byId("path").hidden = !setting.path;
-    if (setting.path) byId("path-text").textContent = `Only what flows through channel ${setting.path.channel} of ${setting.path.layer} (${settingName(facts, { ...setting, path: null })}).`;
+    if (setting.path) byId("path-text").textContent = `Only what flows through ${unitName(setting.path.channel)} of ${setting.path.layer} (${settingName(facts, { ...setting, path: null })}).`;
     this.#drawNumbers();
   }
 
