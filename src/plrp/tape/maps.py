@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -106,6 +107,13 @@ class LinearMap(ABC):
     def weight(self) -> Tensor:
         """W as a tensor."""
         return self.whole.full
+
+    @cached_property
+    def unbiased(self) -> LinearMap:
+        """The map without its bias, as differences see it."""
+        same = copy(self)
+        same.bias = None
+        return same
 
     @cached_property
     def flat(self) -> LinearMap:
