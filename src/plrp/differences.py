@@ -180,15 +180,15 @@ def _softmax(op: DifferenceOp, given: Tensor) -> Relevances:
     e, e0 = (z - top).exp(), (z0 - top0).exp()
     s, s0 = e.sum(dim, keepdim=True), e0.sum(dim, keepdim=True)
     if op.kind == "log_softmax":
-        m_u, ds = m, s - s0
+        ds = s - s0
         slope = torch.where(ds == 0, 1 / s, torch.log1p(ds / s0) / torch.where(ds == 0, 1.0, ds))
         m_e = -m.sum(dim, keepdim=True) * slope
     else:
         r, r0 = (torch.where(t > 0, 1 / t, 0.0) for t in (s, s0))
-        m_u, m_e = 0.0, m * (r + r0) / 2 - r * r0 * (m * (e + e0) / 2).sum(dim, keepdim=True)
+        m_e = m * (r + r0) / 2 - r * r0 * (m * (e + e0) / 2).sum(dim, keepdim=True)
     du = difference(z - top, z0 - top0).abs()
     slope = torch.maximum(e, e0) * torch.where(du == 0, 1.0, -torch.expm1(-du) / torch.where(du == 0, 1.0, du))
-    m_u = m_u + m_e * slope  # Δe / Δu without cancelling
+    m_u = m_e * slope + (m if op.kind == "log_softmax" else 0.0)  # Δe / Δu without cancelling
     to_top = -(top - top0) * m_u.sum(dim, keepdim=True)
     return [(difference(z, z0) * m_u).scatter_add(dim, torch.where(top >= top0, at, at0), to_top)]
 

@@ -22,7 +22,7 @@ from .references import References
 from .request import PIECE, SMALL_BATCH, Request, joined_structure, pieces, some
 from .spelling import nearest, plural, printable
 from .survey import Survey
-from .tape.difference import Difference, DifferenceValue, differences
+from .tape.difference import Difference, DifferenceValue
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
 from .tape.refusals import check_inputs, check_samples
 from .tape.seam import explained_once, tape_bytes
@@ -464,8 +464,7 @@ class ExplainCall:
         if request.reference is not None:
             trace = record_verified(self.model, inputs, samples=self.samples)
             self.seen.update(trace._recorder.rules.seen if self.rules else ())
-            tapes = differences(trace, request.reference)
-            return averaged(_walk(one.check_supported(), request.bound(one, whole), ledger) for one in tapes)
+            return averaged(_against(trace, one, request, whole, ledger) for one in request.reference.single)
         frugal = not resolve(request.composite, whole).needs_outputs
         trace = record_verified(self.model, inputs, frugal=frugal, samples=self.samples)
         bound = request.bound(trace, whole)
@@ -611,9 +610,19 @@ def explain_trace(trace: Trace, request: Request, ledger: bool = False) -> Expla
     trace.check_unchanged()
     if not isinstance(trace, Difference):
         return _walk(trace, bound, ledger)
-    explanation = averaged(_walk(one, bound, ledger) for one in trace.each())
+    if len(trace.references) == 1:
+        return _walk(trace, bound, ledger)
+    explanation = averaged(_against(trace.now, one, bound, None, ledger) for one in trace.references.single)
     explanation._source = TraceCall(trace, bound, choice())
     return explanation
+
+
+def _against(
+    now: Trace, reference: References, request: Request, inputs: Sequence[Tensor] | None, ledger: bool
+) -> Explanation:
+    """The explanation against one reference, whose tape is gone when it is made; `inputs`: see `Request.bound`."""
+    tape = Difference(now, reference).check_supported()
+    return replace(_walk(tape, request.bound(tape, inputs), ledger), _source=None)
 
 
 def _walk(trace: Trace, request: Request, ledger: bool) -> Explanation:

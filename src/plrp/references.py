@@ -229,9 +229,9 @@ class References:
     each: tuple[Inputs, ...]
 
     @property
-    def single(self) -> References:
-        """The same with its first reference alone."""
-        return replace(self, each=self.each[:1])
+    def single(self) -> list[References]:
+        """Each reference alone."""
+        return [replace(self, each=(one,)) for one in self.each]
 
     def of(self, samples: slice) -> References:
         """The references of some samples of the batch."""

@@ -6,7 +6,7 @@ are gone. `plrp/differences.py` states the maps. A reference whose pass takes an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -40,7 +40,7 @@ class DifferenceValue(Value):
         self.samples, self.above_layer, self.nonnegative = now.samples, now.above_layer, False
         self.readers, self.sums, self._data, self._version = [], None, None, None
 
-    @property
+    @property  # type: ignore[misc]  # nobody writes into a difference
     def data(self) -> Tensor:
         """a − a⁰."""
         return difference(*self.pair(self.dtype))
@@ -119,8 +119,7 @@ def family_of(op: Op) -> tuple[Family, str]:
 class Difference(Trace):
     """The passes on some inputs and on a reference, as a tape of their difference.
 
-    `now` and `before` are the traces of the two passes. Of several `references` this is the tape of the first; `each`
-    makes those of all, one at a time.
+    `now` and `before` are the traces of the two passes. Of several `references` this is the tape of the first.
     """
 
     def __init__(self, now: Trace, references: References) -> None:
@@ -133,8 +132,9 @@ class Difference(Trace):
         self.single, self.samples, self.batch = now.single, now.samples, now.batch
         self.output, self.returned, self.head = now.output, now.returned, now.head
         self.memory, self.consumed, self._state, self._recorder = {}, False, now._state, now._recorder
-        self.inputs = [DifferenceValue(a, b) for a, b in zip(now.inputs, before.inputs, strict=True)]  # type: ignore[misc]
-        self._values: dict[int, DifferenceValue] = {id(value.now): value for value in self.inputs}  # type: ignore[attr-defined]
+        inputs = [DifferenceValue(a, b) for a, b in zip(now.inputs, before.inputs, strict=True)]
+        self.inputs = list[Value](inputs)
+        self._values = {id(value.now): value for value in inputs}  # by the id of the value in the pass on the inputs
         self.ops = self._paired(now.ops, before.ops)  # type: ignore[assignment]
         self._check_constants(self.reached("half"))
 
@@ -142,13 +142,6 @@ class Difference(Trace):
     def now(self) -> Trace:
         """The pass on the explained inputs."""
         return self._now
-
-    def each(self) -> Iterator[Difference]:
-        """The tapes of all references, one at a time; the pass on the inputs is shared."""
-        if len(self.references) == 1:
-            yield self
-        else:
-            yield from differences(self.now, self.references)
 
     def value_of(self, tensor: Tensor) -> Value | None:
         """The difference that belongs to a live tensor of the pass on the inputs."""
@@ -208,12 +201,6 @@ class Difference(Trace):
         if missing and isinstance(self.output, Tensor):
             raise unsupported(missing[0], self.ops)
         return self
-
-
-def differences(now: Trace, references: References) -> Iterator[Difference]:
-    """The tapes of some references, one at a time; the pass on the inputs is shared."""
-    for one in references.each:
-        yield Difference(now, References(references.name, (one,)))
 
 
 def _form(op: Op) -> Any:

@@ -104,10 +104,6 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """The pass on the explained inputs: this one, or of a difference the first of its two."""
         return self
 
-    def each(self) -> Iterator[Trace]:
-        """The tapes that are explained: this one, or of a difference to several references one for each."""
-        yield self
-
     def extended(self, compute: Callable[[Any], Tensor]) -> tuple[Tensor, list[Op]]:
         """A tensor that is computed from the output, and the tape with the steps of it at its end."""
         with self.continued() as ops, torch.no_grad():
