@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import plrp
 from difference_networks import Functions, networks
-from plrp.tape.difference import Difference
+from plrp.tape.difference import DifferenceTrace
 
 NETWORKS = networks()
 PRUNINGS = (None, plrp.Pruning(p=0.1), plrp.Pruning(p=0.1, redistribution="M-sign"))
@@ -367,14 +367,14 @@ def test_a_trace_with_references_serves_sweeps_layers_and_samples() -> None:
 def test_the_pass_on_the_input_is_shared_and_one_reference_lives_at_a_time() -> None:
     model, x, _ = NETWORKS["cnn"]
     passes: list[Tensor] = []
-    tapes = weakref.WeakSet[Difference]()
+    tapes = weakref.WeakSet[DifferenceTrace]()
     most = 0
 
     def counting(x: Tensor) -> Tensor:
         nonlocal most
         gc.collect()
         passes.append(x)
-        tapes.update(one for one in gc.get_objects() if isinstance(one, Difference))
+        tapes.update(one for one in gc.get_objects() if isinstance(one, DifferenceTrace))
         most = max(most, len(tapes))
         return model(x)
 

@@ -14,7 +14,7 @@ from .errors import UnsupportedOperation
 from .rules import AlphaBeta, Centred, Epsilon, Flat, Gamma, Rule, SignedZPlus, WSquare, ZBox, Zero, ZPlus, nonnegative
 from .spelling import nearest
 from .tables import render_table
-from .tape.difference import Difference
+from .tape.difference import DifferenceTrace
 from .tape.operations import Family
 from .tape.recognition import is_residual
 from .tape.trace import Trace
@@ -261,7 +261,7 @@ def automatic(inputs: Iterable[Tensor], trace: Trace | None = None) -> Composite
     `attnlrp`; a trace with a reference gets `rescale`. The chosen composite carries the reason. Samples of a trace that
     would get different composites by themselves are refused.
     """
-    if isinstance(trace, Difference):
+    if isinstance(trace, DifferenceTrace):
         chosen = composite("rescale")
         chosen.reason = "auto: against a reference"
         return chosen
@@ -306,8 +306,8 @@ def _one_hot_samples(x: Tensor) -> Tensor:
 
 
 def names() -> list[str]:
-    """The names that `composite` knows, but for composites that need a reference."""
-    return [name for name in _NAMED if name not in AGAINST]
+    """The names that `composite` knows of LRP's composites: neither gradients nor such as need a reference."""
+    return [name for name in _NAMED if name not in (*AGAINST, "gradient-input")]
 
 
 def resolve(chosen: str | Composite, inputs: Iterable[Tensor] = (), trace: Trace | None = None) -> Composite:

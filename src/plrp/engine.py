@@ -16,7 +16,7 @@ import torch
 
 from .passage import Case
 from .request import Request
-from .tape.difference import Difference
+from .tape.difference import DifferenceTrace
 from .tape.trace import Trace
 from .walk import Walk
 
@@ -96,7 +96,7 @@ def _fast(module: str, trace: Trace | None = None, request: Request | None = Non
     """
     if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.now.inputs)):
         return None
-    if isinstance(trace, Difference) or (request is not None and request.composite.products == "taylor"):
+    if isinstance(trace, DifferenceTrace) or (request is not None and request.composite.products == "taylor"):
         return None
     try:
         return import_module(f"plrp.fast.{module}")

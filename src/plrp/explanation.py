@@ -15,14 +15,14 @@ from .balance import Balance, Problem, alarm, balance_of, find_problems, mass_of
 from .composites import Composite, resolve
 from .conditions import Condition, in_words, storable
 from .engine import choice, choose_walk, grouped, walk_of
-from .ledger import Ledger, conservation
+from .ledger import Ledger, averaged_ledgers, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
 from .references import References
 from .request import PIECE, SMALL_BATCH, Request, joined_structure, pieces, some
 from .spelling import nearest, plural, printable
 from .survey import Survey
-from .tape.difference import Difference, DifferenceValue
+from .tape.difference import DifferenceTrace, DifferenceValue
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
 from .tape.refusals import check_inputs, check_samples
 from .tape.seam import explained_once, tape_bytes
@@ -488,7 +488,7 @@ class ExplainCall:
             trace = record(self.model, inputs, samples=self.samples)
             if self.request.reference is not None:
                 piece = slice(None) if self.samples is None else slice(sample, sample + 1)
-                return Difference(trace, self.request.reference.of(piece)).check_supported(), 0
+                return DifferenceTrace(trace, self.request.reference.of(piece)).check_supported(), 0
             composite = resolve(self.request.composite, tensors_in(self.inputs), trace)
             return supported(trace, composite.products), 0
 
@@ -590,7 +590,7 @@ def averaged(parts: Iterable[Explanation]) -> Explanation:
     form = first.relevance, dict(first.layers), first.score
     relevance, layers, score = replaced(form, lambda _: next(numbers), of=Tensor)
     spread, layer_spread, _ = replaced(form, lambda _: next(spreads), of=Tensor)
-    mean_ledger, ledger_spread = Ledger.averaged(ledgers) if ledgers else (None, None)
+    mean_ledger, ledger_spread = averaged_ledgers(ledgers) if ledgers else (None, None)
     return replace(
         first,
         relevance=relevance,
@@ -608,7 +608,7 @@ def explain_trace(trace: Trace, request: Request, ledger: bool = False) -> Expla
     """Explain a recorded forward pass, or the difference of two."""
     bound = request.bound(trace)
     trace.check_unchanged()
-    if not isinstance(trace, Difference):
+    if not isinstance(trace, DifferenceTrace):
         return _walk(trace, bound, ledger)
     if len(trace.references) == 1:
         return _walk(trace, bound, ledger)
@@ -621,7 +621,7 @@ def _against(
     now: Trace, reference: References, request: Request, inputs: Sequence[Tensor] | None, ledger: bool
 ) -> Explanation:
     """The explanation against one reference, whose tape is gone when it is made; `inputs`: see `Request.bound`."""
-    tape = Difference(now, reference).check_supported()
+    tape = DifferenceTrace(now, reference).check_supported()
     return replace(_walk(tape, request.bound(tape, inputs), ledger), _source=None)
 
 
@@ -670,8 +670,8 @@ def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Calla
     for family in families:
         with same_walk(), torch.inference_mode(False), torch.no_grad():
             trace.check_unchanged()
-            groups = [] if isinstance(trace, Difference) else grouped(trace, _cases(trace, family))
-        for request in family if isinstance(trace, Difference) else ():
+            groups = [] if isinstance(trace, DifferenceTrace) else grouped(trace, _cases(trace, family))
+        for request in family if isinstance(trace, DifferenceTrace) else ():
             with same_walk():
                 yield explain_trace(trace, request).warned()
         for group in groups:
@@ -689,7 +689,7 @@ def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
     """The result of a walk as an explanation for the user."""
     relevance, layers, grown = result
     trace, begin, reference = walk.trace, walk.start, None
-    if isinstance(trace, Difference) and isinstance(begin.value, DifferenceValue):
+    if isinstance(trace, DifferenceTrace) and isinstance(begin.value, DifferenceValue):
         now, before = (begin.score_of(output) for output in begin.value.pair(walk.dtype))
         reference = Against(trace.references.name, now, before[None])
     return Explanation(

@@ -122,15 +122,6 @@ class Ledger(Sequence[dict[str, Any]]):
             whole._rows.append({name: _joined([row[name] for row in rows], parts) for name in rows[0]})
         return whole
 
-    @classmethod
-    def averaged(cls, parts: Sequence[Ledger]) -> tuple[Ledger, Ledger]:
-        """The mean of the ledgers against several references, and their standard deviation."""
-        both = cls(parts[0].batch), cls(parts[0].batch)
-        for rows in zip(*(part._rows for part in parts), strict=True):
-            for ledger, statistic in zip(both, (torch.mean, _deviation), strict=True):
-                ledger._rows.append({k: _over([row[k] for row in rows], statistic, k in NAMES) for k in rows[0]})
-        return both
-
     def records(self) -> list[dict[str, Any]]:
         """All records as plain data: a list of dicts that pandas and polars take as it is."""
         records = []
@@ -245,6 +236,15 @@ def _joined(values: Sequence[Any], parts: Sequence[Ledger]) -> Any:
     if not any(isinstance(value, Tensor) for value in values):
         return values[0]
     return torch.cat([torch.as_tensor(v).expand(part.batch) for v, part in zip(values, parts, strict=True)])
+
+
+def averaged_ledgers(parts: Sequence[Ledger]) -> tuple[Ledger, Ledger]:
+    """The mean of the ledgers against several references, and their standard deviation."""
+    both = Ledger(parts[0].batch), Ledger(parts[0].batch)
+    for rows in zip(*(part._rows for part in parts), strict=True):
+        for ledger, statistic in zip(both, (torch.mean, _deviation), strict=True):
+            ledger._rows.append({k: _over([row[k] for row in rows], statistic, k in NAMES) for k in rows[0]})
+    return both
 
 
 def _over(values: Sequence[Any], statistic: Any, name: bool) -> Any:

@@ -17,7 +17,7 @@ from .conditions import Condition, checked
 from .pruning import Pruning
 from .references import References
 from .spelling import nearest
-from .tape.difference import Difference
+from .tape.difference import DifferenceTrace
 from .tape.refusals import check_inputs
 from .tape.trace import Trace
 from .tape.values import replaced, tensors_in
@@ -85,7 +85,7 @@ class Request:
         looked_at = (value.data for value in trace.inputs) if inputs is None else inputs
         composite = resolve(self.composite, looked_at, trace)
         composite.check(trace)
-        if composite.name in AGAINST and not isinstance(trace, Difference):
+        if composite.name in AGAINST and not isinstance(trace, DifferenceTrace):
             raise ValueError(
                 f"The composite '{composite.name}' explains the difference to a reference: give one, reference=…."
             )

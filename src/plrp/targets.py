@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .tape.difference import Difference
+from .tape.difference import DifferenceTrace
 from .tape.maps import Dense
 from .tape.operations import Family
 from .tape.refusals import unsupported
@@ -465,7 +465,7 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     assert value is not None
     _check_order(value)
     output = value.data.to(dtype)
-    if isinstance(bound, Seed) and bound.name != "contrast" and isinstance(trace, Difference):
+    if isinstance(bound, Seed) and bound.name != "contrast" and isinstance(trace, DifferenceTrace):
         raise ValueError(f"{bound!r} is not linear in the outputs, so it has no difference: take targets.contrast.")
     relevance, slope = bound.relevance(output)
     if isinstance(bound, Seed):

@@ -20,7 +20,7 @@ from .passing import book_branch, book_unshared, epsilon_for, pass_on
 from .pruning import Arrived, Site, prune
 from .request import Request
 from .rules import Branch, Differences, FirstPass, Pass, Rule, quotient
-from .tape.difference import Difference, DifferenceOp
+from .tape.difference import DifferenceOp, DifferenceTrace
 from .tape.maps import LinearMap
 from .tape.refusals import unsupported
 from .tape.samples import Samples
@@ -57,7 +57,7 @@ class Walk(Bookkeeper):
         given = next(t.dtype for t in tensors_in(trace.output) if t.is_floating_point())
         self.dtype = torch.float64 if given == torch.float64 else torch.float32
         self.start = start(trace, request.target, self.dtype)
-        against = isinstance(trace, Difference)
+        against = isinstance(trace, DifferenceTrace)
         self.composite = request.composite.on(self.start.ops, [self.start.value], against)
         last = self.start.value.producer
         if last is not None and self.start.classes is not None:  # of log-odds

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ from plrp.errors import TraceError, UnsupportedOperation
 from plrp.references import References
 
 from .constants import constants_of
+from .maps import unbiased
 from .operations import Family, spelled
 from .own_rules import Slope
 from .refusals import unsupported
+from .seam import remembered
 from .trace import Trace
 from .values import HALF, Op, Value, gathered, reached
 
@@ -66,7 +69,6 @@ class DifferenceOp(Op):
         family, reason = family_of(now)
         changed = {"family": family, "reason": reason, "inputs": inputs, "signal": None, "gated": None, "winners": None}
         op = cls(**{**same, **changed}, now=now, before=before)
-        op.map = None if now.map is None or reason else now.map.unbiased
         op.outputs = [DifferenceValue(a, b, op) for a, b in zip(now.outputs, before.outputs, strict=True)]
         for value in inputs:
             value.readers.append(op)
@@ -116,7 +118,7 @@ def family_of(op: Op) -> tuple[Family, str]:
     return (op.operation.family if family in (Family.OFFSET, Family.UNSUPPORTED) else family), ""
 
 
-class Difference(Trace):
+class DifferenceTrace(Trace):
     """The passes on some inputs and on a reference, as a tape of their difference.
 
     `now` and `before` are the traces of the two passes. Of several `references` this is the tape of the first.
@@ -159,7 +161,7 @@ class Difference(Trace):
         """The difference of one of the samples alone."""
         if self.batch == 1:
             return self
-        return Difference(self.now.of_sample(sample), self.references.of(slice(sample, sample + 1)))
+        return DifferenceTrace(self.now.of_sample(sample), self.references.of(slice(sample, sample + 1)))
 
     def with_inputs(self, inputs: Any) -> Trace:
         """Other inputs have other references."""
@@ -174,6 +176,8 @@ class Difference(Trace):
             if before is None or _form(now) != _form(before) or [v and v.before for v in inputs] != before.inputs:
                 raise _another_way(now, before, ops)
             pair = DifferenceOp.of(now, before, inputs)  # type: ignore[arg-type]
+            if now.map is not None:  # one for all references: with it stay W⁺ and W⁻
+                pair.map = remembered(self.now, ("unbiased", id(now)), now, partial(unbiased, now.map))
             self._values.update((id(value.now), value) for value in pair.outputs)
             pairs.append(pair)
         if len(others) > len(ops):
@@ -195,7 +199,7 @@ class Difference(Trace):
                     "the pass on the reference, so it has no difference form: take a reference that keeps it."
                 )
 
-    def check_supported(self) -> Difference:
+    def check_supported(self) -> DifferenceTrace:
         """This tape; refused where relevance would reach an operation without a difference form."""
         missing = self.unsupported_under("half")
         if missing and isinstance(self.output, Tensor):

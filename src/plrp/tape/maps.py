@@ -109,13 +109,6 @@ class LinearMap(ABC):
         return self.whole.full
 
     @cached_property
-    def unbiased(self) -> LinearMap:
-        """The map without its bias, as differences see it."""
-        same = copy(self)
-        same.bias = None
-        return same
-
-    @cached_property
     def flat(self) -> LinearMap:
         """The map with all weights one."""
         return self.with_parameters(torch.ones_like(self.raw, dtype=self.dtype), None)
@@ -236,6 +229,13 @@ class Replayed(LinearMap):
     def with_parameters(self, weight: Tensor, bias: Tensor | None) -> Replayed:
         """The same function with another constant."""
         return Replayed(weight, bias, self.call)
+
+
+def unbiased(map: LinearMap) -> LinearMap:
+    """The map without its bias, as differences see it."""
+    same = copy(map)
+    same.bias = None
+    return same
 
 
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")

@@ -24,7 +24,7 @@ from plrp.errors import TraceError, UnsupportedOperation
 from plrp.references import References
 
 from .constants import constants_of, constants_read
-from .difference import Difference
+from .difference import DifferenceTrace
 from .locating import MIXES
 from .operations import spelled
 from .own_rules import refuse_unused, rules_for, rules_in_force
@@ -87,7 +87,7 @@ def trace(
         recorded.remember_state()
         if reference is None:
             return recorded
-        return Difference(recorded, References.given(reference, own, samples is None)).check_supported()
+        return DifferenceTrace(recorded, References.given(reference, own, samples is None)).check_supported()
 
 
 def supported(recorded: Trace, products: str | None) -> Trace:
