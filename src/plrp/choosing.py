@@ -56,6 +56,8 @@ def choose_p(
         raise ValueError(f"keep is the share of the prediction to keep, 0 < keep ≤ 1, got {keep!r}.")
     if of not in KINDS:
         raise ValueError(f"of is 'probability', 'logit' or 'decision', got {of!r}.")
+    if trace.now is not trace:
+        raise ValueError("choose_p is for predictions, and this trace is of a difference: trace without the reference.")
     request = Request(target=target, composite=composite, pruning=pruning, layers=True).bound(trace)
     trace.check_unchanged()
     tried = [replace(request.pruning or Pruning(), p=p) for p in sorted(set(grid))]

@@ -313,6 +313,8 @@ def circuit_of(
         raise ValueError("LRP without pruning has no survivors, so no circuit: explain with pruning=plrp.Pruning().")
     if explanation.condition is not None:
         raise ValueError("A circuit is of the whole prediction, and this explanation has a condition: leave that out.")
+    if explanation.reference is not None:
+        raise ValueError("A circuit is of a prediction, and this explanation is of a difference: leave reference out.")
     if not 0 <= sample < len(explanation.score):
         raise IndexError(f"There is no sample {sample}: this explanation has {len(explanation.score)}, from 0.")
     trace = _trace_of(explanation, model, inputs, sample)

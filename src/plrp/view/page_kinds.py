@@ -177,7 +177,7 @@ def explanation_bundle(
         with progress("drawing patches", 1, settings.show_progress, transient=True) as step:
             ChannelPatches(exemplars).show(bundle.facts["channels"], trace, lambda done, total: step(1, total=total))
     bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
-    given = trace.inputs[0].data[place]
+    given = trace.now.inputs[0].data[place]
     if given.dim() == 1:
         rows = [_token(text) for text in token_texts(given, tokens)]
         bundle.facts.update(kind="text", tokens=rows, prompt=None, answers="class")
@@ -205,7 +205,7 @@ def _space(trace: Trace) -> tuple[int, ...]:
     if trace.samples is None:
         raise ValueError("A page shows one sample of a batch; this model was explained without a batch axis.")
     shape = tuple(trace.inputs[0].shape) if len(trace.inputs) == 1 else ()
-    tokens = len(shape) == 2 and not trace.inputs[0].data.is_floating_point()
+    tokens = len(shape) == 2 and not trace.now.inputs[0].data.is_floating_point()
     if tokens or len(shape) == 4 or (len(shape) == 3 and shape[1] == len(LETTERS)):
         return map_shape(trace)
     what = f"this one is {shape}" if shape else f"this model has {len(trace.inputs)} inputs"
