@@ -8,6 +8,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -342,6 +343,7 @@ def test_several_references_are_explained_one_by_one_and_averaged() -> None:
         assert torch.allclose(mean.score, mean.reference.score - mean.reference.scores.mean(0))
         assert mean.closing().max() < 1e-12
         assert mean.reference.ledger is not None
+        assert len(mean.ledger) == len(single[0].ledger)  # as plain data
         ins = [one.booked.column("mass_in_positive") for one in single]
         expected = torch.stack([torch.stack(columns) for columns in ins])
         assert torch.allclose(torch.stack(mean.booked.column("mass_in_positive")), expected.mean(0))
@@ -412,6 +414,27 @@ def test_an_explanation_says_against_what() -> None:
     assert f"{float(before[0]):.4g}" in text
     assert "rescale (auto: against a reference)" in text
     assert torch.allclose(explanation.score, now - before)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_pages_and_stored_explanations_of_differences(count: int, tmp_path: Path) -> None:
+    model, x, _ = NETWORKS["resnet"]
+    stack = torch.randn(count, *x.shape, generator=torch.Generator().manual_seed(9)).to(x)
+    explanation = explain(model.float(), x.float(), stack.float(), pruning=plrp.Pruning(p=0.1))
+    explanation.save(tmp_path / "page.html", show_progress=False)
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    torch.save(explanation, tmp_path / "explanation.pt")
+    again = torch.load(tmp_path / "explanation.pt", weights_only=False)
+    assert again.reference.name == explanation.reference.name  # type: ignore[union-attr]
+    assert again.closing().max() < 1e-5
+    model.double()
+
+
+def test_a_trace_of_a_difference_prints_its_rules() -> None:
+    model, x, x0 = NETWORKS["resnet"]
+    trace = plrp.trace(model, x, reference=x0)
+    assert "Epsilon(epsilon=0)" in repr(trace)
+    assert "SignedZPlus(epsilon=0)" in plrp.composite("rescale-plus").table(trace)
 
 
 def test_targets_contrast_and_callables() -> None:

@@ -165,7 +165,7 @@ class Composite:
     def table(self, trace: Trace) -> str:
         """The layers of a trace with their rules, layer ⇒ rule."""
         self.check(trace)
-        here = self.on(trace.ops, trace.leaves)
+        here = self.on(trace.ops, trace.leaves, trace.now is not trace)
         return render_table(("layer", "⇒", "rule"), [(op.name, "⇒", here.rule(op).name) for op in trace.layers])
 
     def check(self, trace: Trace) -> None:
@@ -214,7 +214,7 @@ _NAMED: dict[str, Callable[..., Composite]] = {
 }
 AUTO = "auto"
 AGAINST = ("rescale", "rescale-gamma", "rescale-plus")
-"""The composites that are for differences to a reference alone."""
+"""The composites for differences to a reference alone."""
 
 
 def composite(name: str, **options: Any) -> Composite:

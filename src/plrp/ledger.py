@@ -252,7 +252,8 @@ def _over(values: Sequence[Any], statistic: Any, name: bool) -> Any:
     if name or values[0] is None:
         return values[0]
     each = torch.stack(torch.broadcast_tensors(*(torch.as_tensor(value).double() for value in values)))
-    return statistic(each, 0)
+    over = statistic(each, 0)
+    return over if over.dim() else float(over)
 
 
 def _deviation(values: Tensor, dim: int) -> Tensor:

@@ -188,7 +188,9 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """The tape as a table: layer, operation, output shape, rule."""
         import plrp
 
-        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs)).on(self.ops, self.leaves)
+        against = self.now is not self
+        inputs, of_difference = (value.data for value in self.inputs), self if against else None
+        chosen = plrp.composites.resolve(composite, inputs, of_difference).on(self.ops, self.leaves, against)
         shown = [(op, "×".join(map(str, op.output.shape))) for op in self.ops if op.outputs]
         return [(op.name, op.kind, shape, chosen.rule_name(op)) for op, shape in shown]
 

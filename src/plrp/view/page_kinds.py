@@ -162,7 +162,8 @@ def explanation_bundle(
     size: `proportions`, `targets`, `inside`, `report` and `show_progress` of `PageSettings`. A target that is not a
         class is the only one.
     """
-    settings = PageSettings(**size)
+    several = explanation.reference is not None and len(explanation.reference.scores) > 1
+    settings = PageSettings(**{"inside": "graph" if several else "all", **size})  # channels have ways against one alone
     trace, place = explanation.trace_sample(sample)
     space = _space(trace)
     _check_unchanged(explanation, trace, sample, place)
