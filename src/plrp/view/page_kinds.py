@@ -162,8 +162,9 @@ def explanation_bundle(
     size: `proportions`, `targets`, `inside`, `report` and `show_progress` of `PageSettings`. A target that is not a
         class is the only one.
     """
-    several = explanation.reference is not None and len(explanation.reference.scores) > 1
-    settings = PageSettings(**{"inside": "graph" if several else "all", **size})  # channels have ways against one alone
+    if explanation.reference is not None and len(explanation.reference.scores) > 1:
+        size["inside"] = "nothing"  # channels hand relevance to channels against one reference at a time
+    settings = PageSettings(**size)
     trace, place = explanation.trace_sample(sample)
     space = _space(trace)
     _check_unchanged(explanation, trace, sample, place)
