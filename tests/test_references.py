@@ -247,13 +247,38 @@ def test_saved_explanations_know_their_reference(tmp_path: Path) -> None:
     assert plrp.load(tmp_path / "plain.npz").reference is None
 
 
-def test_circuits_refuse_differences_and_parts_of_a_walk_take_one_reference() -> None:
+def test_circuits_ablate_to_the_activations_of_the_reference() -> None:
+    torch.manual_seed(4)
+    net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 3)).double().eval()
+    x, x0 = torch.randn(2, 2, 6).double()
+    explanation = plrp.explain(net, x, reference=x0, target=1, pruning=plrp.Pruning(p=0.2), layers=True)
+    circuit = explanation.circuit(sample=1)
+    with torch.no_grad():
+        now, before = net[:2](x[1:]), net[:2](x0[1:])
+        h = torch.where(explanation.layers["2"][1:] != 0, now, before)
+        g = torch.where(explanation.layers["4"][1:] != 0, net[2:4](h), net[:4](x0[1:]))
+        expected = net[4](g)
+        nothing = net[4](net[:4](x0[1:]))
+    assert torch.allclose(circuit.run(), expected)
+    assert circuit.kept["this circuit"].score == pytest.approx(float(expected[0, 1]))
+    assert circuit.kept["nothing"].score == pytest.approx(float(nothing[0, 1]))
+    from_score = sum(edge.relevance for edge in circuit.edges(nodes=None) if edge.upper.layer == "score")
+    assert from_score == pytest.approx(float(explanation.score[1]))
+    trace = plrp.trace(net, x, reference=x0)
+    chosen = plrp.choose_p(trace, 0.5, of="logit", target=1)
+    assert chosen.shape == (2,)
+    for n in range(2):  # each sample is ablated to its own reference
+        alone = plrp.trace(net, x[n : n + 1], reference=x0[n : n + 1])
+        assert plrp.choose_p(alone, 0.5, of="logit", target=1) == chosen[n]
+
+
+def test_circuits_and_parts_of_a_walk_take_one_reference() -> None:
     net = model()
-    explanation = plrp.explain(net, X, reference="zeros", pruning=plrp.Pruning(p=0.1))
-    with pytest.raises(ValueError, match="this explanation is of a difference"):
+    explanation = plrp.explain(net, X, reference="shuffled:3", pruning=plrp.Pruning(p=0.1))
+    with pytest.raises(ValueError, match="A circuit takes one reference"):
         explanation.circuit()
     trace = plrp.trace(net, X, reference="shuffled:3")
-    with pytest.raises(ValueError, match="this trace is of a difference"):
+    with pytest.raises(ValueError, match="choose_p takes one reference"):
         plrp.choose_p(trace)
     with pytest.raises(ValueError, match="takes one reference"):
         plrp.engine.choose_walk(trace, plrp.request.Request().bound(trace))

@@ -245,8 +245,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
 
         - `model`, `inputs`: the model and the inputs of this explanation, needed where it was loaded from disk;
         - `positive=True`: only the survivors that speak for the score;
-        - `ablate`: the value of all other neurons of the pruned tensors: `"zero"`, their `"mean"` over `data`, or their
-          activations for random samples of `data` (`"resample"`);
+        - `ablate`: the value of all other neurons of the pruned tensors: `"zero"` (of a difference to one reference its
+          activations), their `"mean"` over `data`, or their activations for random samples of `data` (`"resample"`);
         - `data`: inputs like the explained ones, for the last two; at most `batch_size` of them run at once;
         - `draws`: how many random samples and random circuits a figure is the mean of; `seed` draws them;
         - `classes`: the axis of the classes, where the output is not (batch, classes).
