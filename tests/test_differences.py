@@ -265,6 +265,37 @@ def test_the_winner_of_the_pass_with_the_larger_output_takes_all(seed: int) -> N
     assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
+def test_of_a_minimum_the_winner_of_the_smaller_output_takes_all() -> None:
+    x, x0 = torch.tensor([[1.0, 5.0]]).double(), torch.tensor([[4.0, 2.0]]).double()
+    ours = plrp.explain(lambda t: t.amin(1, keepdim=True), x, reference=x0).relevance
+    assert ours.tolist() == [[1.0 - 2.0, 0.0]]
+
+
+def test_gamma_at_sums_favours_the_summand_with_the_sign_of_the_difference() -> None:
+    below = nn.Linear(2, 2, bias=False).double()
+    with torch.no_grad():
+        below.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, -1.0]]))
+
+    def residual(x: Tensor) -> Tensor:
+        h = below(x)
+        return h[:, :1].relu() + h[:, 1:].tanh()
+
+    x, x0 = torch.ones(1, 2).double(), torch.zeros(1, 2).double()
+    composite = plrp.composite("rescale", residual_gamma=0.5)
+    a, b = 3.0, math.tanh(-1.0)
+    ours = plrp.explain(residual, x, reference=x0, composite=composite).relevance[0]
+    assert ours.tolist() == pytest.approx([part / (1.5 * a + b) * (a + b) for part in (1.5 * a, b)])
+
+
+def test_normalize_hands_on_where_both_passes_have_one_length() -> None:
+    x, x0 = torch.tensor([[3.0, 4.0]]).double(), torch.tensor([[5.0, 0.0]]).double()
+    ours = plrp.explain(lambda t: F.normalize(t, dim=1)[:, :1], x, reference=x0).relevance[0]
+    to_length = 5 / 25 * (x + x0)[0] / 10  # y₁ = x₁ g, m_g = x⁰₁ = 5, Δg = −Δn / (n n⁰), Δn = Σ (x + x⁰)Δx / (n + n⁰)
+    expected = (x - x0)[0] * (torch.tensor([1 / 5, 0.0]).double() - to_length)
+    assert torch.allclose(ours, expected)
+    assert torch.allclose(ours.sum(), torch.tensor(3 / 5 - 1).double())
+
+
 def test_layer_norm_is_its_matrix() -> None:
     generator = torch.Generator().manual_seed(4)
     x, x0, w, b, s = torch.randn(5, 6, generator=generator).double()
