@@ -26,12 +26,12 @@ PICTURE = ROOT / "docs" / "assets" / "architecture.svg"
 
 # The storeys of the house from the bottom up: a room imports rooms of its own storey or of lower ones. A room without
 # imports that is not listed stands on the ground. Some rooms are only planned.
-GROUND = ("errors", "lazy", "tables", "files", "spelling", "settings", "progress")
+GROUND = ("errors", "lazy", "tables", "files", "spelling", "settings", "progress", "references")
 STOREYS: tuple[tuple[str, ...], ...] = (
     GROUND,
     ("tape",),
     ("ledger", "rules"),
-    ("passing", "pruning", "composites", "targets", "target_text"),
+    ("passing", "differences", "pruning", "composites", "targets", "target_text"),
     ("conditions", "request", "passage", "bookkeeping", "walk", "contexts"),
     ("fast",),
     ("engine",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .lazy import lazily
 
 if TYPE_CHECKING:
-    from . import composites, rules
+    from . import composites, references, rules
     from .checking import check
     from .choosing import choose_p
     from .composites import Composite, composite
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .errors import BrokenArithmetic, TraceError, UnsupportedOperation
     from .explanation import Explanation, explain
     from .pruning import Pruning
-    from .tape.own_rules import register_rule, registered_rules, rules_for, unregister_rule
+    from .tape.own_rules import Slope, register_rule, registered_rules, rules_for, unregister_rule
     from .tape.trace import Trace
     from .tape.verification import trace
     from .vision.photograph_explanation import load
@@ -32,6 +32,7 @@ __all__ = [
     "Composite",
     "Explanation",
     "Pruning",
+    "Slope",
     "Trace",
     "TraceError",
     "UnsupportedOperation",
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "neuron_relevance",
     "plain_walk",
+    "references",
     "register_rule",
     "registered_rules",
     "rules",

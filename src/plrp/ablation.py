@@ -17,6 +17,7 @@ from .conditions import gradients
 from .progress import progress
 from .pruning import Pruning, Site
 from .request import pieces, some
+from .tape.difference import DifferenceTrace, DifferenceValue
 from .tape.refusals import check_inputs
 from .tape.replay import replay
 from .tape.trace import Trace
@@ -42,8 +43,8 @@ class Ablation:
     """A recorded pass whose pruned tensors, `sites`, may be ablated neuron by neuron.
 
     `classes`: the axis of the classes in an output with more axes than (batch, classes). `fills`: the values for
-    ablated neurons, by the site's name, (draws, neurons of a sample); None is zero. Masks, activations and ranks of a
-    site are (batch, neurons of a sample), as its `Samples.rows` has them.
+    ablated neurons, by the site's name, (draws, neurons of a sample) or (draws, batch, neurons); None is zero. Masks,
+    activations and ranks of a site are (batch, neurons of a sample), as its `Samples.rows` has them.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Ablation:
         """The answer with all but the neurons of `masks` ablated; `draw` chooses among the fills."""
         changes = {}
         for site, mask in zip(self.sites, masks, strict=True):
-            fill = None if self.fills is None else self.fills[site.name][draw : draw + 1]
+            fill = None if self.fills is None else self.fills[site.name][draw]
             changes[id(site.value)] = keeping(site.value, mask, fill)
         with torch.inference_mode(False), torch.no_grad():
             return self.reading.of(replay(self.start.ops, self.reading.values, changes))
@@ -90,7 +91,7 @@ class Ablation:
 def keeping(value: Value, mask: Tensor, fill: Tensor | None) -> Callable[[Tensor], Tensor]:
     """The change of a value that leaves the neurons of `mask` alone and sets the others to `fill`, or to zero.
 
-    Both are (batch, neurons of a sample) or (1, neurons of a sample).
+    Both are (batch, neurons of a sample), or those of one sample for all.
     """
     samples, shape = value.samples, value.shape
     neurons = samples.rows(torch.zeros(shape, dtype=torch.bool)).shape
@@ -125,18 +126,24 @@ def pruned_sites(trace: Trace, pruning: Pruning, reached: Mapping[str, Any]) -> 
     ]
 
 
+def reference_fills(sites: Sequence[Site]) -> dict[str, Tensor]:
+    """The activations of the reference at these sites, (1, batch, neurons)."""
+    values = {site.name: site.value.before for site in sites if isinstance(site.value, DifferenceValue)}
+    return {name: value.samples.rows(value.data)[None] for name, value in values.items()}
+
+
 def fills_from(
     trace: Trace, sites: Sequence[Site], ablate: str, data: Any, draws: int, seed: int, batch_size: int
 ) -> dict[str, Tensor] | None:
-    """The values for ablated neurons, by site: None for zero; their mean over the data (1, neurons); or their values
-    for `draws` of its samples (draws, neurons).
+    """The values for ablated neurons, by site: None for zero, but the reference's of a difference; their mean over the
+    data (1, neurons); or their values for `draws` of its samples (draws, neurons).
     """
     if ablate not in ABLATIONS:
         raise ValueError(f"ablate is 'zero', 'mean' or 'resample', got {ablate!r}.")
     if ablate == "zero":
         if data is not None:
             raise ValueError("data is what 'mean' and 'resample' are taken from: say ablate='mean', or leave it out.")
-        return None
+        return reference_fills(sites) if isinstance(trace, DifferenceTrace) else None
     if data is None:
         raise ValueError(f"ablate='{ablate}' takes what stands in from other inputs: give some as data=.")
     if trace.samples != 0:
@@ -149,7 +156,7 @@ def fills_from(
         data = some(data, torch.randint(number, (draws,), generator=torch.Generator().manual_seed(seed)))
     sizes = {site.name: site.activations.shape[1] for site in sites}
     collected: dict[str, list[Tensor]] = {name: [] for name in sizes}
-    for part in passes(trace, data, batch_size, "running the data"):
+    for part in passes(trace.now, data, batch_size, "running the data"):
         for site in planned(part, sizes):
             rows = site.activations
             collected[site.name].append(rows if resamples else rows.sum(0, keepdim=True, dtype=torch.float64))

@@ -56,21 +56,23 @@ def choose_p(
         raise ValueError(f"keep is the share of the prediction to keep, 0 < keep ≤ 1, got {keep!r}.")
     if of not in KINDS:
         raise ValueError(f"of is 'probability', 'logit' or 'decision', got {of!r}.")
+    if len(getattr(trace, "references", ())) > 1:
+        raise ValueError("choose_p takes one reference, whose activations it ablates to: trace with one.")
     request = Request(target=target, composite=composite, pruning=pruning, layers=True).bound(trace)
     trace.check_unchanged()
     tried = [replace(request.pruning or Pruning(), p=p) for p in sorted(set(grid))]
     if not tried:
         raise ValueError("grid holds no p.")
-    begin = start(trace, request.target, torch.float64)
+    begin = start(trace.now, request.target, torch.float64)
     chosen = torch.zeros(trace.batch, dtype=torch.float64)
     ablation: Ablation | None = None
     with progress("trying p", len(tried), None if len(tried) * trace.batch > 20 else False, transient=True) as step:
         for one in tried:
             explanation = explain_trace(trace, replace(request, pruning=one))
             if ablation is None:
-                sites = pruned_sites(trace, one, explanation.layers)
-                fills = fills_from(trace, sites, ablate, data, 1, 0, 16)
-                ablation = Ablation(trace, begin, sites, classes=classes, fills=fills)
+                fills = fills_from(trace, pruned_sites(trace, one, explanation.layers), ablate, data, 1, 0, 16)
+                sites = pruned_sites(trace.now, one, explanation.layers)
+                ablation = Ablation(trace.now, begin, sites, classes=classes, fills=fills)
                 whole, nothing = ablation.whole(), ablation.nothing()
                 if of != "logit" and bool(_measure(whole, of).isnan().any()):
                     raise ValueError(

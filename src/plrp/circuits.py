@@ -95,7 +95,7 @@ class Circuit:
         self.composite, self.pruning, self.target = explanation.composite, explanation.pruning, explanation.target
         self.score, self.positive, self.ablate, self.draws = float(explanation.score[0]), positive, ablate, draws
         self._trace, self._seed, self._batch_size = trace, seed, batch_size
-        sites = pruned_sites(trace, self.pruning, explanation.layers)
+        sites = self._sites = pruned_sites(trace, self.pruning, explanation.layers)
         self.layers = [site.name for site in sites]
         self.shapes = {site.name: _own_shape(site.value) for site in sites}
         self._masks: dict[str, Tensor] = {}  # (1, neurons of the tensor)
@@ -106,8 +106,9 @@ class Circuit:
             self._masks[site.name] = relevance != 0
             self.neurons[site.name] = Survivors.of(relevance[0], self.shapes[site.name])
         fills = fills_from(trace, sites, ablate, data, draws, seed, batch_size)
-        begin = start(trace, self.target, explanation.score.dtype)
-        self._ablation = Ablation(trace, begin, sites, classes=classes, fills=fills)
+        begin = start(trace.now, self.target, explanation.score.dtype)
+        ablated = pruned_sites(trace.now, self.pruning, explanation.layers)
+        self._ablation = Ablation(trace.now, begin, ablated, classes=classes, fills=fills)
         self.sizes = {name: mask.shape[1] for name, mask in self._masks.items()}
         self.active = {site.name: int(site.activations.count_nonzero()) for site in sites}
 
@@ -179,15 +180,15 @@ class Circuit:
         `inputs` are of the same size as the explained one, any number of them: a circuit is made of single neurons.
         """
         if inputs is None:
-            return self._replayed(self._trace)
-        outputs = [self._replayed(trace) for trace in passes(self._trace, inputs, self._batch_size, "running")]
+            return self._replayed(self._trace.now)
+        outputs = [self._replayed(trace) for trace in passes(self._trace.now, inputs, self._batch_size, "running")]
         return outputs[0] if len(outputs) == 1 else joined_structure(outputs)
 
     def _replayed(self, trace: Trace) -> Any:
         """The output of a recorded pass with all but this circuit's neurons ablated."""
         changes, fills = {}, self._ablation.fills
         for site in planned(trace, self.sizes):
-            fill = None if fills is None else fills[site.name]
+            fill = None if fills is None else fills[site.name].flatten(0, -2)
             if fill is not None and len(fill) > 1:  # another one of the draws for each sample
                 fill = fill[torch.arange(trace.batch) % len(fill)]
             changes[id(site.value)] = keeping(site.value, self._masks[site.name], fill)
@@ -204,7 +205,7 @@ class Circuit:
         from all neurons and from the score, is its own. `layers`: the tensors between which to look (None: all pruned).
         """
         names = _named_tensors(self.layers, layers)
-        sites = {site.name: site for site in self._ablation.sites}
+        sites = {site.name: site for site in self._sites}
         ends = [sites[name].value for name in names]
         begin = self._parts.held.start
         edges = self._sent(Neuron(SCORE, ()), begin.relevance, begin.value, ends, names)
@@ -233,7 +234,7 @@ class Circuit:
     @cached_property
     def _parts(self) -> Survey:
         request = Request(target=self.target, composite=self.composite, pruning=self.pruning).bound(self._trace)
-        return Survey(self._trace, request, [site.value for site in self._ablation.sites])
+        return Survey(self._trace, request, [site.value for site in self._sites])
 
     # --- pictures and graphs ------------------------------------------------------------------------------------------
 
@@ -313,6 +314,8 @@ def circuit_of(
         raise ValueError("LRP without pruning has no survivors, so no circuit: explain with pruning=plrp.Pruning().")
     if explanation.condition is not None:
         raise ValueError("A circuit is of the whole prediction, and this explanation has a condition: leave that out.")
+    if explanation.reference is not None and (model is not None or len(explanation.reference.scores) > 1):
+        raise ValueError("A circuit takes one reference, whose activations it ablates to: explain again, with one.")
     if not 0 <= sample < len(explanation.score):
         raise IndexError(f"There is no sample {sample}: this explanation has {len(explanation.score)}, from 0.")
     trace = _trace_of(explanation, model, inputs, sample)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from .errors import UnsupportedOperation
-from .rules import AlphaBeta, Centred, Epsilon, Flat, Gamma, Rule, SignedZPlus, ZBox, ZPlus, nonnegative
+from .rules import AlphaBeta, Centred, Epsilon, Flat, Gamma, Rule, SignedZPlus, WSquare, ZBox, Zero, ZPlus, nonnegative
 from .spelling import nearest
 from .tables import render_table
+from .tape.difference import DifferenceTrace
 from .tape.operations import Family
 from .tape.recognition import is_residual
 from .tape.trace import Trace
@@ -47,7 +48,8 @@ class Composite:
     have one rule each, stated in the documentation, with three choices:
 
     - `products`: how a product of two signals divides: `"half"` to each; all to the one that is neither a gate nor an
-      activation (`"gated"`); None refuses such products, and the softmax of an attention with them;
+      activation (`"gated"`); None refuses such products, and the softmax of an attention with them; `"taylor"` takes
+      the first-order expansion of every operation;
     - `residual_gamma`: γ of sums a + b, which favours the summand of the sum's own sign; None: in proportion;
     - `epsilon`: ε of all these operations; None: 1e-6, larger in half precision.
 
@@ -70,7 +72,7 @@ class Composite:
             if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[0]) and isinstance(pair[1], Rule)):
                 raise TypeError(f"A composite is made of pairs (predicate, rule), got {pair!r}.")
         if products not in PRODUCTS:
-            raise ValueError(f"products is 'half', 'gated' or None, got {products!r}.")
+            raise ValueError(f"products is 'half', 'gated', 'taylor' or None, got {products!r}.")
         self.rules, self.first, self.layers = tuple(rules), first, dict(layers or {})
         self.name, self.reason, self.products = name, reason, products
         self.residual_gamma = nonnegative("residual_gamma", residual_gamma)
@@ -82,8 +84,12 @@ class Composite:
         copied.layers = {**self.layers, **layers}
         return copied
 
-    def on(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
-        """This composite for relevance that goes down a tape from `start`; refused where a rule would turn signs."""
+    def on(self, ops: Sequence[Op], start: Sequence[Value], against: bool = False) -> Composite:
+        """This composite for relevance that goes down a tape from `start`, of a difference if `against` a reference;
+        refused where a rule would turn signs.
+        """
+        if against:
+            return self._on_differences([op for op in ops if op.is_layer])
         reason = next(iter(self.refused(ops, start).values()), None)
         if reason is not None:
             raise UnsupportedOperation(f"{reason} Use epsilon, gamma or z⁺ there, say composite='epsilon-gamma'.")
@@ -103,6 +109,25 @@ class Composite:
             for op, kind in below_offsets(ops, start, self.products).items()
             if _one_sided(self.rule(op))
         }
+
+    def _on_differences(self, layers: Sequence[Op]) -> Composite:
+        """The rules on Δ: without ε, z⁺ by the sign of Δz, products by the midpoint; others have no meaning there."""
+        if self.products in ("gated", "taylor"):
+            raise ValueError(f"The composite '{self.name}' has no meaning against a reference: take 'rescale'.")
+        rules: dict[str, Rule] = {}
+        for op in layers:
+            rule = SignedZPlus() if type(self.rule(op)) is ZPlus else copy(self.rule(op))
+            if isinstance(rule, AlphaBeta | ZBox | Centred) or (isinstance(rule, Flat | WSquare) and not op.first):
+                where = "but for first layers " * isinstance(rule, Flat | WSquare)
+                raise UnsupportedOperation(
+                    f"{rule.name} {where}has no meaning for differences to a reference (layer '{op.name}'): use "
+                    "epsilon, gamma or z⁺ there, say composite='rescale-gamma'."
+                )
+            rule.epsilon = 0.0
+            rules[op.name] = rule
+        copied = self.with_layers(rules)
+        copied.products, copied.epsilon = "half", 0.0
+        return copied
 
     def rule(self, op: Op) -> Rule:
         """The rule of a conv or linear layer."""
@@ -152,6 +177,9 @@ class Composite:
 
     def rule_names(self, trace: Trace) -> dict[Op, str]:
         """The names of the rules of all operations of a trace, in tables; a refused one says why."""
+        if trace.now is not trace:
+            here = self.on(trace.ops, trace.leaves, against=True)
+            return {op: here.rule_name(op) for op in trace.ops}
         here, refused = self.signed(trace.ops, trace.leaves), self.refused(trace.ops, trace.leaves)
         reasons = {name: f"none: {reason}" for name, reason in refused.items()}
         return {op: reasons.get(op.name) or here.rule_name(op) for op in trace.ops}
@@ -200,8 +228,14 @@ _NAMED: dict[str, Callable[..., Composite]] = {
     "epsilon": lambda: Composite([(is_any, Epsilon())]),
     "attnlrp": lambda gamma=None, epsilon=None: _for_attention("half", gamma, epsilon),
     "cp-lrp": lambda gamma=None, epsilon=None: _for_attention("gated", gamma, epsilon),
+    "gradient-input": lambda: Composite([(is_any, Zero())], products="taylor", epsilon=0.0),
+    "rescale": lambda: Composite([(is_any, Epsilon())]),
+    "rescale-gamma": lambda gamma=0.25: _by_kind(Gamma(gamma)),
+    "rescale-plus": lambda: _by_kind(ZPlus()),
 }
 AUTO = "auto"
+AGAINST = ("rescale", "rescale-gamma", "rescale-plus")
+"""The composites for differences to a reference alone."""
 
 
 def composite(name: str, **options: Any) -> Composite:
@@ -217,7 +251,15 @@ def composite(name: str, **options: Any) -> Composite:
     - `epsilon-gamma-centred`: the same with first layers relative to the mean letter (`rules.Centred`);
     - `epsilon`: ε everywhere;
     - `attnlrp`: ε everywhere; products of two signals, attention among them, give half to each (Achtibat et al. 2024);
-    - `cp-lrp`: ε everywhere; attention weights and activations that gate are held constant (Ali et al. 2022).
+    - `cp-lrp`: ε everywhere; attention weights and activations that gate are held constant (Ali et al. 2022);
+    - `gradient-input`: the gradient times the input, as autograd has it; all that a first-order expansion does not hand
+      down is booked with biases and constants.
+
+    Three are for differences to a reference, and the others serve them too, but for αβ, the box rule and `cp-lrp`:
+
+    - `rescale`: ε everywhere, and without its ε: DeepLIFT's rescale rule (Shrikumar et al. 2017);
+    - `rescale-gamma`: γ for convolutions (`gamma`, 0.25), in favour of contributions with the sign of Δz;
+    - `rescale-plus`: z⁺ for convolutions, which takes only those.
 
     `"auto"`, the default of `plrp.explain`, is not one of them: see `automatic`.
     """
@@ -236,10 +278,14 @@ def automatic(inputs: Iterable[Tensor], trace: Trace | None = None) -> Composite
     """The choice of `"auto"` for these inputs: the composite that agreed best with the truth on networks of their kind.
 
     One-hot sequences (batch, letters, length) get `epsilon-gamma`, everything else `epsilon-plus-flat`; the
-    page docs/truth.md has the tables. A model whose tape holds products of two signals, such as
-    attention, gets `attnlrp`. The chosen composite carries the reason. Samples of a trace that would get different
-    composites by themselves are refused.
+    page docs/truth.md has the tables. A model whose tape holds products of two signals, such as attention, gets
+    `attnlrp`; a trace with a reference gets `rescale`. The chosen composite carries the reason. Samples of a trace that
+    would get different composites by themselves are refused.
     """
+    if isinstance(trace, DifferenceTrace):
+        chosen = composite("rescale")
+        chosen.reason = "auto: against a reference"
+        return chosen
     one_hot = [_one_hot_samples(x) for x in inputs]
     name, reason = "epsilon-plus-flat", "auto"
     if trace is not None and any(_divides(op) for op in trace.ops):
@@ -281,8 +327,8 @@ def _one_hot_samples(x: Tensor) -> Tensor:
 
 
 def names() -> list[str]:
-    """The names that `composite` knows."""
-    return list(_NAMED)
+    """The names that `composite` knows of LRP's composites: neither gradients nor such as need a reference."""
+    return [name for name in _NAMED if name not in (*AGAINST, "gradient-input")]
 
 
 def resolve(chosen: str | Composite, inputs: Iterable[Tensor] = (), trace: Trace | None = None) -> Composite:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .passing import transposed
 from .spelling import nearest
+from .tape.difference import DifferenceTrace
 from .tape.operations import Family
 from .tape.trace import Trace
 from .tape.values import Op, Value
@@ -70,6 +71,8 @@ def checked(condition: Any, trace: Trace | None = None, only_through: bool = Fal
         )
     if not condition:
         raise ValueError("condition names no layer: name one, such as {'layer3.0.conv2': [12, 40]}, or leave it out.")
+    if isinstance(trace, DifferenceTrace) and any(map(callable, condition.values())):
+        raise ValueError("A callable condition reads activations, which differences have none of: name the channels.")
     names = list(condition) if trace is None else [op.name for op in trace.layers]
     for name in condition:
         if name not in names:

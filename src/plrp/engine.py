@@ -16,6 +16,7 @@ import torch
 
 from .passage import Case
 from .request import Request
+from .tape.difference import DifferenceTrace
 from .tape.trace import Trace
 from .walk import Walk
 
@@ -52,14 +53,16 @@ def _autocasts() -> dict[str, torch.dtype]:
 
 def choose_walk(trace: Trace, request: Request, **options: Any) -> Walk:
     """The walk of one explanation; `options` are those of `Walk`: `ledger`, `passage` and `record`."""
-    fast = _fast("fast_walk", trace)
+    if len(getattr(trace, "references", ())) > 1:
+        raise ValueError("This takes one reference, and the trace has several: trace with one of them.")
+    fast = _fast("fast_walk", trace, request)
     kind: type[Walk] = Walk if fast is None else fast.FastWalk
     return kind(trace, request, **options)
 
 
 def grouped(trace: Trace, cases: Sequence[Case]) -> list[Sequence[Case]]:
     """The cases of a sweep in groups that one walk can take; the plain walk takes one at a time."""
-    fast = _fast("stacked_walk", trace)
+    fast = _fast("stacked_walk", trace, cases[0].request if cases else None)
     return [[case] for case in cases] if fast is None else list(fast.grouped(trace, cases))
 
 
@@ -85,12 +88,15 @@ def status() -> str:
     return str(native.status())
 
 
-def _fast(module: str, trace: Trace | None = None) -> Any:
+def _fast(module: str, trace: Trace | None = None, request: Request | None = None) -> Any:
     """A module of `plrp.fast`; None within `plain_walk()`, without the folder, and for tensors on another device.
 
-    There the plain walk is the right one: it is dense and batched, and never waits for the device.
+    There the plain walk is the right one: it is dense and batched, and never waits for the device. Differences and
+    gradients are walked plainly too.
     """
-    if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.inputs)):
+    if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.now.inputs)):
+        return None
+    if isinstance(trace, DifferenceTrace) or (request is not None and request.composite.products == "taylor"):
         return None
     try:
         return import_module(f"plrp.fast.{module}")

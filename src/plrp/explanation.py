@@ -15,18 +15,20 @@ from .balance import Balance, Problem, alarm, balance_of, find_problems, mass_of
 from .composites import Composite, resolve
 from .conditions import Condition, in_words, storable
 from .engine import choice, choose_walk, grouped, walk_of
-from .ledger import Ledger, conservation
+from .ledger import Ledger, averaged_ledgers, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
+from .references import References
 from .request import PIECE, SMALL_BATCH, Request, joined_structure, pieces, some
 from .spelling import nearest, plural, printable
 from .survey import Survey
+from .tape.difference import DifferenceTrace, DifferenceValue
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
-from .tape.refusals import as_batch
+from .tape.refusals import as_batch, check_inputs
 from .tape.samples import Batch, Groups
 from .tape.seam import explained_once, tape_bytes
 from .tape.trace import Trace, record
-from .tape.values import replaced, tensors_in, version
+from .tape.values import gathered, replaced, tensors_in, version
 from .tape.verification import record_verified, supported
 from .targets import Computed, Seed, as_target, start
 from .walk import Walk
@@ -86,6 +88,33 @@ class LayerRelevance(dict[str, Tensor]):
         return LayerRelevance, (dict(self), self.names, self.wanted)
 
 
+@dataclass(frozen=True)
+class Against:
+    """The references of an explanation, whose relevance, layers and ledger are means over them.
+
+    - `score`: f(x), (batch,); `scores`: f(x⁰) of each reference, (K, batch). The explained score is their difference;
+    - `relevance`, `layers`, `ledger`: the standard deviations over the references, in the form of the means. None for
+      a single reference, and for the ledger until it is asked for.
+    """
+
+    name: str
+    score: Tensor
+    scores: Tensor
+    relevance: Any = None
+    layers: Mapping[str, Tensor] = field(default_factory=dict)
+    ledger: Ledger | None = None
+
+    def __repr__(self) -> str:
+        pairs = zip(self.score[:8].tolist(), self.scores.T[:8], strict=True)
+        spread = len(self.scores) > 1
+        each = [f"{now:.4g} and {_mean_of(before, spread)}" for now, before in pairs]
+        return f"against {self.name}: f(x) and f(x⁰) are {', '.join(each)}{' …' * (len(self.score) > 8)}"
+
+
+def _mean_of(scores: Tensor, spread: bool) -> str:
+    return f"{float(scores.mean()):.4g}" + (f" (± {float(scores.std(correction=0)):.2g})" if spread else "")
+
+
 @dataclass
 class Explanation:  # more than 15 methods: everything a user may ask of an explanation is reached from it
     """The relevance of a prediction.
@@ -97,7 +126,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     - `layers`: the (pruned) relevance at the input of each conv and linear layer by name, if it was asked for;
     - `ledger`: where the mass went, one record per entry of the tape and sample;
     - `balance`: where the score went, in numbers;
-    - `condition`, `only_through`: which relevance was let pass; None where all of it was.
+    - `condition`, `only_through`: which relevance was let pass; None where all of it was;
+    - `reference`: f(x), f(x⁰) and the spread over several references, if the score is a difference to them.
     """
 
     relevance: Any
@@ -110,6 +140,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     pruning: Pruning | None
     condition: Condition | None = None
     only_through: bool = False
+    reference: Against | None = None
     _ledger: Ledger | None = field(default=None, repr=False)
     _source: ExplainCall | TraceCall | None = field(default=None, repr=False)  # None where it was loaded from disk
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
@@ -130,7 +161,10 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     def booked(self) -> Ledger:
         """The ledger with its columns as tensors (batch,)."""
         if self._ledger is None:
-            self._ledger = self._recomputed([])._ledger
+            again = self._recomputed([])
+            self._ledger = again._ledger
+            if self.reference is not None and again.reference is not None:
+                self.reference = replace(self.reference, ledger=again.reference.ledger)
         assert self._ledger is not None
         return self._ledger
 
@@ -213,8 +247,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
 
         - `model`, `inputs`: the model and the inputs of this explanation, needed where it was loaded from disk;
         - `positive=True`: only the survivors that speak for the score;
-        - `ablate`: the value of all other neurons of the pruned tensors: `"zero"`, their `"mean"` over `data`, or their
-          activations for random samples of `data` (`"resample"`);
+        - `ablate`: the value of all other neurons of the pruned tensors: `"zero"` (of a difference to one reference its
+          activations), their `"mean"` over `data`, or their activations for random samples of `data` (`"resample"`);
         - `data`: inputs like the explained ones, for the last two; at most `batch_size` of them run at once;
         - `draws`: how many random samples and random circuits a figure is the mean of; `seed` draws them;
         - `classes`: the axis of the classes, where the output is not (batch, classes).
@@ -282,6 +316,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         lines = [f"{how}, {self.composite.name}{why}, {of}"]
         if batch:
             lines.append(as_target(self.target, self._whole).in_words(self.score))
+        if self.reference is not None:
+            lines.append(repr(self.reference))
         if self.condition is not None:
             lines.append(f"only what passes {in_words(self.condition)}{', and nothing around it' * self.only_through}")
         if self.head:
@@ -319,6 +355,7 @@ def explain(
     rules: Mapping[Any, Any] | None = None,
     condition: Condition | None = None,
     only_through: bool = False,
+    reference: Any = None,
 ) -> Explanation:
     """Explain a model's prediction: how much each input feature contributed to a score.
 
@@ -343,7 +380,11 @@ def explain(
     - `condition`: what may pass the outputs of some layers, such as `{"layer3.0.conv2": [12, 40]}`: channels (whole
       numbers), positions (tuples), a boolean mask, or a callable (activation, gradient of the score, relevance) → mask.
       Several layers all apply. With a pruning, neurons keep the factors they have without the condition;
-    - `only_through`: drop relevance that goes around a conditioned layer, over a skip.
+    - `only_through`: drop relevance that goes around a conditioned layer, over a skip;
+    - `reference`: explain the difference to the score of a reference, f(x) − f(x⁰), all of which reaches the input. A
+      tensor of the input's shape or of one sample's, a stack (K, …) of them, a name such as `"blur:8"`, or a callable
+      from the batch to any of these (`plrp.references`); with several inputs a tuple, None for inputs that stay. Of K
+      references the results are means, and `Explanation.reference` has their spread.
 
     >>> import torch, plrp
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -359,6 +400,9 @@ def explain(
         condition=condition,
         only_through=only_through,
     )
+    if reference is not None:
+        check_inputs(inputs, samples)
+        request = replace(request, reference=References.given(reference, inputs, samples != 0))
     if samples != 0 and micro_batch is not None:
         raise ValueError("micro_batch cuts the first axis into pieces; without a batch there (samples=…) leave it out.")
     batch = next((len(x) for x in tensors_in(inputs) if x.dim()), None)
@@ -418,11 +462,16 @@ class ExplainCall:
             two = record(self.model, some(self.inputs, slice(2)), frugal=frugal)
         except Exception:  # a model made for one size of batch, or one that will be refused
             return None
-        size = max(2, 2 * PIECE // max(1, tape_bytes(two)))
+        passes = 1 if request.reference is None else 2
+        size = max(2, 2 * PIECE // max(1, passes * tape_bytes(two)))
         return size if size < batch else None
 
     def _piece(self, inputs: Any, request: Request, ledger: bool) -> Explanation:
         whole = list(tensors_in(self.inputs))
+        if request.reference is not None:
+            trace = record_verified(self.model, inputs, samples=self.samples)
+            self.seen.update(trace._recorder.rules.seen if self.rules else ())
+            return averaged(_against(trace, one, request, whole, ledger) for one in request.reference.single)
         frugal = not resolve(request.composite, whole).needs_outputs
         trace = record_verified(self.model, inputs, frugal=frugal, samples=self.samples)
         bound = request.bound(trace, whole)
@@ -444,6 +493,9 @@ class ExplainCall:
         inputs = self.inputs if self.samples != 0 else some(self.inputs, slice(sample, sample + 1))
         with self.same_walk(), alone(self.rules):
             trace = record(self.model, inputs, samples=self.samples)
+            if self.request.reference is not None:
+                piece = slice(None) if self.samples != 0 else slice(sample, sample + 1)
+                return DifferenceTrace(trace, self.request.reference.of(piece)).check_supported(), 0
             composite = resolve(self.request.composite, tensors_in(self.inputs), trace)
             return supported(trace, composite.products), sample if isinstance(self.samples, Groups) else 0
 
@@ -495,17 +547,89 @@ def joined(parts: Sequence[Explanation]) -> Explanation:
         target=torch.cat([e.target for e in parts]) if isinstance(first.target, Tensor) else first.target,
         score=torch.cat([e.score for e in parts]),
         layers=first.layers.like({name: torch.cat([e.layers[name] for e in parts]) for name in first.layers}),
+        reference=_joined_references([e.reference for e in parts if e.reference is not None]),
         _begun=masses("_begun"),
         _grown=masses("_grown"),
         _ledger=Ledger.joined(ledgers) if ledgers else None,
     )
 
 
+def _joined_references(parts: Sequence[Against]) -> Against | None:
+    """The references of a batch's pieces as those of the whole batch."""
+    if not parts:
+        return None
+    first, ledgers = parts[0], [part.ledger for part in parts if part.ledger is not None]
+    spread = None if first.relevance is None else joined_structure([part.relevance for part in parts])
+    return Against(
+        first.name,
+        torch.cat([part.score for part in parts]),
+        torch.cat([part.scores for part in parts], 1),
+        spread,
+        {name: torch.cat([part.layers[name] for part in parts]) for name in first.layers},
+        Ledger.joined(ledgers) if ledgers else None,
+    )
+
+
+def averaged(parts: Iterable[Explanation]) -> Explanation:
+    """The explanations against several references as their mean, with the standard deviation; taken one at a time."""
+    first: Explanation | None = None
+    ledgers, scores, grown, count = list[Ledger](), list[Tensor](), list[Tensor](), 0
+    means, squares = list[Tensor](), list[Tensor]()  # of relevance, layers and score; Σ (x − mean)²
+    for part in parts:
+        tensors = gathered(part.relevance, dict(part.layers), part.score)
+        count += 1
+        if first is None:
+            first, means, squares = part, tensors, [torch.zeros_like(t) for t in tensors]
+        else:
+            for n, tensor in enumerate(tensors):
+                apart = tensor - means[n]
+                means[n] = means[n] + apart / count
+                squares[n] = squares[n] + apart * (tensor - means[n])
+        assert part.reference is not None
+        scores.append(part.reference.scores)
+        ledgers += [] if part._ledger is None else [part._ledger]
+        grown += [] if part._grown is None else [part._grown]
+    assert first is not None
+    assert first.reference is not None
+    if count == 1:
+        return first
+    numbers, spreads = iter(means), iter((square / count).sqrt() for square in squares)
+    form = first.relevance, dict(first.layers), first.score
+    relevance, layers, score = replaced(form, lambda _: next(numbers), of=Tensor)
+    spread, layer_spread, _ = replaced(form, lambda _: next(spreads), of=Tensor)
+    mean_ledger, ledger_spread = averaged_ledgers(ledgers) if ledgers else (None, None)
+    return replace(
+        first,
+        relevance=relevance,
+        layers=first.layers.like(layers),
+        score=score,
+        reference=replace(
+            first.reference, scores=torch.cat(scores), relevance=spread, layers=layer_spread, ledger=ledger_spread
+        ),
+        _ledger=mean_ledger,
+        _grown=torch.stack(grown).amax(0) if grown else None,
+    )
+
+
 def explain_trace(trace: Trace, request: Request, ledger: bool = False) -> Explanation:
-    """Explain a recorded forward pass."""
+    """Explain a recorded forward pass, or the difference of two."""
     bound = request.bound(trace)
     trace.check_unchanged()
-    return _walk(trace, bound, ledger)
+    if not isinstance(trace, DifferenceTrace):
+        return _walk(trace, bound, ledger)
+    if len(trace.references) == 1:
+        return _walk(trace, bound, ledger)
+    explanation = averaged(_against(trace.now, one, bound, None, ledger) for one in trace.references.single)
+    explanation._source = TraceCall(trace, bound, choice())
+    return explanation
+
+
+def _against(
+    now: Trace, reference: References, request: Request, inputs: Sequence[Tensor] | None, ledger: bool
+) -> Explanation:
+    """The explanation against one reference, whose tape is gone when it is made; `inputs`: see `Request.bound`."""
+    tape = DifferenceTrace(now, reference).check_supported()
+    return replace(_walk(tape, request.bound(tape, inputs), ledger), _source=None)
 
 
 def _walk(trace: Trace, request: Request, ledger: bool) -> Explanation:
@@ -553,7 +677,10 @@ def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Calla
     for family in families:
         with same_walk(), torch.inference_mode(False), torch.no_grad():
             trace.check_unchanged()
-            groups = grouped(trace, _cases(trace, family))
+            groups = [] if isinstance(trace, DifferenceTrace) else grouped(trace, _cases(trace, family))
+        for request in family if isinstance(trace, DifferenceTrace) else ():
+            with same_walk():
+                yield explain_trace(trace, request).warned()
         for group in groups:
             with same_walk(), torch.inference_mode(False), torch.no_grad():
                 trace.check_unchanged()
@@ -568,7 +695,10 @@ def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Calla
 def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
     """The result of a walk as an explanation for the user."""
     relevance, layers, grown = result
-    trace = walk.trace
+    trace, begin, reference = walk.trace, walk.start, None
+    if isinstance(trace, DifferenceTrace) and isinstance(begin.value, DifferenceValue):
+        now, before = (begin.score_of(output) for output in begin.value.pair(walk.dtype))
+        reference = Against(trace.references.name, now, before[None])
     return Explanation(
         relevance=relevance[0] if trace.single else tuple(relevance),
         logits=replaced(trace.output, torch.Tensor.clone, of=Tensor),  # the user's own
@@ -582,6 +712,7 @@ def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
         pruning=request.pruning,
         condition=request.condition,
         only_through=request.only_through,
+        reference=reference,
         _ledger=walk.ledger,
         _source=TraceCall(trace, request, choice()),
         _scattered=frozenset(walk.scattered),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .balance import Problem
-from .explanation import Explanation
+from .explanation import Against, Explanation
 from .files import new_file
 from .pruning import Pruning
 from .spelling import printable
@@ -32,6 +32,7 @@ class SavedExplanation:
     target: classes (batch,), an index tuple into the output, or the target in words.
     score: (batch,). composite: its name. pruning: None for LRP.
     problems: what broke in the arithmetic of each sample (`Explanation.problems`), in words; None if nothing did.
+    reference: f(x), f(x⁰) and the spread of the relevance, where the score is a difference to references.
     """
 
     relevance: Any
@@ -42,14 +43,16 @@ class SavedExplanation:
     pruning: Pruning | None
     problems: tuple[str | None, ...]
     version: str
+    reference: Against | None = None
 
     def __repr__(self) -> str:
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
         shapes = ", ".join(" × ".join(map(str, part.shape)) for part in parts)
         how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
         wrong = sum(problem is not None for problem in self.problems)
+        against = "" if self.reference is None else f", {self.reference}"
         broken = f"; the arithmetic broke in {wrong} of {len(self.problems)} samples" if wrong else ""
-        return printable(f"Relevance {shapes}, {how}, {self.composite}, by plrp {self.version}{broken}")
+        return printable(f"Relevance {shapes}, {how}, {self.composite}{against}, by plrp {self.version}{broken}")
 
 
 def save_explanation(path: str | Path, explanation: Explanation, version: str) -> None:
@@ -58,6 +61,10 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
     parts = explanation.relevance if several else (explanation.relevance,)
     tensors = {f"relevance{number if several else ''}": part for number, part in enumerate(parts)}
     tensors |= {"logits": explanation.logits, "target": target, "score": explanation.score}
+    if (against := explanation.reference) is not None:
+        spread = against.relevance if several else (against.relevance,)
+        tensors |= {"input_score": against.score, "reference_scores": against.scores}
+        tensors |= {f"spread{number if several else ''}": part for number, part in enumerate(spread or ())}
     index = isinstance(target, tuple) and all(isinstance(place, int) for place in target)
     settings = {
         "kind": KIND,
@@ -66,6 +73,7 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
         "target": list(target) if index else None if isinstance(target, Tensor) else repr(target),
         "composite": explanation.composite.name,
         "pruning": None if explanation.pruning is None else explanation.pruning.to_dict(),
+        "reference": None if against is None else against.name,
         "problems": [None if problem is None else problem.value for problem in explanation.problems()],
     }
     arrays = {name: _array(tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
@@ -86,6 +94,11 @@ def read_explanation(arrays: Mapping[str, np.ndarray], settings: Mapping[str, An
     names = ["relevance"] if several is None else [f"relevance{number}" for number in range(several)]
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "settings"}
     parts = tuple(tensors[name] for name in names)
+    against = None
+    if settings.get("reference") is not None:
+        spread = tuple(tensors[n] for name in names if (n := name.replace("relevance", "spread")) in tensors)
+        spreads = None if not spread else spread[0] if several is None else spread
+        against = Against(settings["reference"], tensors["input_score"], tensors["reference_scores"], spreads)
     known = {problem.value: problem.value for problem in Problem}  # older versions used other words, for other things
     return SavedExplanation(
         relevance=parts[0] if several is None else parts,
@@ -96,6 +109,7 @@ def read_explanation(arrays: Mapping[str, np.ndarray], settings: Mapping[str, An
         pruning=None if pruning is None else Pruning.from_dict(pruning),
         problems=tuple(known.get(problem) for problem in settings["problems"]),
         version=settings["plrp"],
+        reference=against,
     )
 
 

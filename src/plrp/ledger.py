@@ -238,6 +238,28 @@ def _joined(values: Sequence[Any], parts: Sequence[Ledger]) -> Any:
     return torch.cat([torch.as_tensor(v).expand(part.batch) for v, part in zip(values, parts, strict=True)])
 
 
+def averaged_ledgers(parts: Sequence[Ledger]) -> tuple[Ledger, Ledger]:
+    """The mean of the ledgers against several references, and their standard deviation."""
+    both = Ledger(parts[0].batch), Ledger(parts[0].batch)
+    for rows in zip(*(part._rows for part in parts), strict=True):
+        for ledger, statistic in zip(both, (torch.mean, _deviation), strict=True):
+            ledger._rows.append({k: _over([row[k] for row in rows], statistic, k in NAMES) for k in rows[0]})
+    return both
+
+
+def _over(values: Sequence[Any], statistic: Any, name: bool) -> Any:
+    """One column's value over several ledgers; a name, and a column that an entry does not have, stay."""
+    if name or values[0] is None:
+        return values[0]
+    each = torch.stack(torch.broadcast_tensors(*(torch.as_tensor(value).double() for value in values)))
+    over = statistic(each, 0)
+    return over if over.dim() else float(over)
+
+
+def _deviation(values: Tensor, dim: int) -> Tensor:
+    return values.std(dim, correction=0)
+
+
 def _mean(value: Any) -> float:
     numbers = torch.as_tensor(0.0 if value is None else value).double()
     return float(numbers.mean()) if numbers.numel() else 0.0

@@ -26,6 +26,9 @@ def pass_on(op: Op, relevance: Relevances, book: Booking, composite: Composite) 
     """The relevance of an operation's inputs, given that of its outputs."""
     if op.rule is not None:
         return _by_registered_rule(op, relevance)
+    if composite.products == "taylor" and op.family not in _FOLLOWED:
+        assert relevance[0] is not None
+        return _expand(op, relevance[0], book)
     if op.family in _OF_SEVERAL_OUTPUTS:
         return _OF_SEVERAL_OUTPUTS[op.family](op, relevance, book, composite)
     assert relevance[0] is not None
@@ -55,12 +58,18 @@ def sum_to(relevance: Tensor, shape: torch.Size) -> Tensor:
 
 
 def transposed(
-    op: Op, cotangents: Sequence[Tensor | None], dtype: torch.dtype, wanted: Sequence[Value]
+    op: Op,
+    cotangents: Sequence[Tensor | None],
+    dtype: torch.dtype,
+    wanted: Sequence[Value],
+    at: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
-    """Jᵀ of the operation at its recorded inputs, for the inputs that are wanted."""
+    """Jᵀ of the operation at its recorded inputs, or at others, for the inputs that are wanted."""
+    points = [value.data for value in op.inputs] if at is None else at
     with torch.enable_grad():
         # not `requires_grad_`, which is forbidden within `vmap`: graphs hand many relevances down at once
-        leaves = [nn.Parameter(v.data.detach().to(dtype), any(v is w for w in wanted)) for v in op.inputs]
+        receive = [any(value is w for w in wanted) for value in op.inputs]
+        leaves = [nn.Parameter(x.detach().to(dtype), taking) for x, taking in zip(points, receive, strict=True)]
         outputs = [t for t in tensors_in(op.call(leaves)) if t.is_floating_point()]
     pairs = [(y, c.to(y.dtype)) for y, c in zip(outputs, cotangents, strict=True) if c is not None and y.requires_grad]
     sources = [leaf for leaf in leaves if leaf.requires_grad]
@@ -100,6 +109,18 @@ def _offset(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relev
     if book.active:
         book.constant = book.constant + op.output.samples.sum(torch.where(y == 0, given, s * at_zero))
     return [sum_to(s * (y - at_zero), op.inputs[0].shape)]
+
+
+def _expand(op: Op, given: Tensor, book: Booking) -> Relevances:
+    """Gradient × input: R = x ⊙ Jᵀ(R / y); of y = Jx + constant the constant is booked."""
+    s = quotient(given, _output(op, given.dtype), 0.0, one_sign=False)
+    handed: Relevances = []
+    for value, back in zip(op.inputs, transposed(op, [s], given.dtype, op.inputs), strict=True):
+        handed.append(value.data.to(given.dtype).nan_to_num(neginf=0.0) * back)  # −∞ under a mask
+    if book.active:
+        shares = sum(v.samples.sum(part) for v, part in zip(op.inputs, handed, strict=True) if part is not None)
+        book.constant = book.constant + op.output.samples.sum(given) - shares
+    return handed
 
 
 def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
@@ -362,6 +383,7 @@ def _embedding(op: Op, given: Tensor, book: Booking, composite: Composite) -> Re
     return [given[..., None].flatten(len(op.inputs[0].shape)).sum(-1)]
 
 
+_FOLLOWED = (Family.REARRANGE, Family.WINNER, Family.EMBEDDING)  # relevance follows elements, whatever the rule
 _OF_SEVERAL_OUTPUTS = {Family.REARRANGE: _rearrange, Family.WINNER: _winner}
 _OF_ONE_OUTPUT: dict[Family, Callable[[Op, Tensor, Booking, Composite], Relevances]] = {
     Family.PASS: _pass,

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .composites import AUTO, resolve
+from .composites import AGAINST, AUTO, resolve
 from .conditions import Condition, checked
 from .pruning import Pruning
+from .references import References
 from .spelling import nearest
+from .tape.difference import DifferenceTrace
 from .tape.refusals import check_inputs
 from .tape.trace import Trace
 from .tape.values import replaced, tensors_in
@@ -39,6 +41,7 @@ class Request:
 
     target: Any = None  # becomes a `Target`
     composite: Any = AUTO  # becomes a `Composite`; "auto" needs a trace
+    reference: References | None = None  # of the batch
     pruning: Pruning | None = None
     layers: Any = False  # a bool, or the names of the layers whose relevance is kept, as a frozenset
     condition: Condition | None = None
@@ -71,7 +74,8 @@ class Request:
 
     def of(self, samples: slice) -> Request:
         """The request for some samples of the batch."""
-        return replace(self, target=self.target.of(samples), piece=samples)
+        reference = None if self.reference is None else self.reference.of(samples)
+        return replace(self, target=self.target.of(samples), reference=reference, piece=samples)
 
     def bound(self, trace: Trace, inputs: Iterable[Tensor] | None = None) -> Request:
         """The request for this trace, with the composite, the pruning and the layers that it means there.
@@ -81,6 +85,10 @@ class Request:
         looked_at = (value.data for value in trace.inputs) if inputs is None else inputs
         composite = resolve(self.composite, looked_at, trace)
         composite.check(trace)
+        if composite.name in AGAINST and not isinstance(trace, DifferenceTrace):
+            raise ValueError(
+                f"The composite '{composite.name}' explains the difference to a reference: give one, reference=…."
+            )
         target = as_target(self.target, trace.samples is None)
         target.check_batch(trace.batch)
         pruning = self.pruning and self.pruning.for_trace(trace)

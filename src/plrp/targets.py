@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .tape.difference import DifferenceTrace
 from .tape.maps import Dense
 from .tape.operations import Family
 from .tape.refusals import unsupported
@@ -470,6 +471,8 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     assert value is not None
     _check_order(value)
     output = value.data.to(dtype)
+    if isinstance(bound, Seed) and bound.name != "contrast" and isinstance(trace, DifferenceTrace):
+        raise ValueError(f"{bound!r} is not linear in the outputs, so it has no difference: take targets.contrast.")
     relevance, slope = bound.relevance(output)
     if isinstance(bound, Seed):
         classes, last = None, value.producer and value.producer.map
@@ -500,8 +503,7 @@ def _check_order(value: Value) -> None:
 
 def _from_callable(trace: Trace, target: Computed, dtype: torch.dtype) -> Start:
     """Record the callable as if it were the end of the model: relevance then passes it like any operation."""
-    with trace.continued() as ops, torch.no_grad():
-        score = target.compute(trace.output)
+    score, ops = trace.extended(target.compute)
     value = trace.value_of(score)
     if value is None:
         raise TypeError(COMPUTED)
@@ -510,7 +512,7 @@ def _from_callable(trace: Trace, target: Computed, dtype: torch.dtype) -> Start:
     for op in reached(ops, [value]):
         if op.family is Family.UNSUPPORTED:
             raise unsupported(op, ops)
-    verify_target(trace, target.given, ops[len(trace.ops) :])
+    verify_target(trace.now, target.given, ops[len(trace.ops) :])
     relevance = value.data.to(dtype, copy=True)
     scores = relevance.reshape(trace.batch).clone()
     return Start(value, relevance, torch.ones_like(relevance), scores, target, target.given, ops)

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from .bookkeeping import Bookkeeper
+from .differences import pass_difference
 from .ledger import Booking
 from .passage import Mask, Passage, Record, held_columns, pruning_factor
 from .passing import book_branch, book_unshared, epsilon_for, pass_on
 from .pruning import Arrived, Site, prune
 from .request import Request
 from .rules import Branch, Differences, FirstPass, Pass, Rule, quotient
+from .tape.difference import DifferenceOp, DifferenceTrace
 from .tape.maps import LinearMap
 from .tape.refusals import unsupported
 from .tape.samples import Samples
@@ -57,7 +59,8 @@ class Walk(Bookkeeper):
         given = next(t.dtype for t in tensors_in(trace.output) if t.is_floating_point())
         self.dtype = torch.float64 if given == torch.float64 else torch.float32
         self.start = start(trace, request.target, self.dtype)
-        self.composite = request.composite.on(self.start.ops, [self.start.value])
+        against = isinstance(trace, DifferenceTrace)
+        self.composite = request.composite.on(self.start.ops, [self.start.value], against)
         last = self.start.value.producer
         if last is not None and self.start.classes is not None:  # of log-odds
             on_differences = Differences(self.composite.rule(last), self.start.classes)
@@ -206,6 +209,8 @@ class Walk(Bookkeeper):
 
     def pass_operation(self, op: Op, given: Sequence[Any], book: Booking) -> Sequence[Any]:
         """Any other operation, by its family."""
+        if isinstance(op, DifferenceOp):
+            return pass_difference(op, list(given), self.composite)
         return pass_on(op, list(given), book, self.composite)
 
     def add_up(self, a: Any, b: Any) -> Any:

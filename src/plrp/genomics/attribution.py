@@ -333,9 +333,9 @@ class HypotheticalComposite(Composite):
         """The same with other rules for named layers."""
         return HypotheticalComposite(self.composite.with_layers(layers))
 
-    def on(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
+    def on(self, ops: Sequence[Op], start: Sequence[Value], against: bool = False) -> Composite:
         """The same for relevance that goes down this tape."""
-        return HypotheticalComposite(self.composite.on(ops, start))
+        return HypotheticalComposite(self.composite.on(ops, start, against))
 
     def rule(self, op: Any) -> Rule:
         """The rule of an operation."""

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plrp.files import new_folder
+from plrp.references import shuffle_steps
 
 from .motifs import Motif, read_motifs, write_meme
 from .motifs import motifs as as_motifs
@@ -443,35 +444,10 @@ def _plantings(rows: list[tuple[int, int, int, int, int]]) -> Plantings:
 def dinucleotide_shuffle(letters: str | Sequence[str], seed: int = 0) -> list[str]:
     """Each sequence in a random order with the same dinucleotides, first and last letter (Altschul & Erickson 1985).
 
-    This is the usual null of regulatory genomics. A sequence is a walk over its letters, every dinucleotide a step.
-    Each letter's last step out is drawn at random until all of these lead to the walk's last letter; the other steps
-    come in random order before it.
+    This is the usual null of regulatory genomics; `plrp.references.shuffled` takes it for one-hot sequences.
 
     >>> dinucleotide_shuffle("ACGTTGCAACGGT", seed=1)
     ['ACAACGCGGTTGT']
     """
     rng = np.random.default_rng(seed)
-    return [_shuffled(one, rng) for one in ([letters] if isinstance(letters, str) else letters)]
-
-
-def _shuffled(letters: str, rng: np.random.Generator) -> str:
-    if len(letters) < 3:
-        return letters
-    steps: dict[str, list[str]] = {}
-    for here, there in pairwise(letters):
-        steps.setdefault(here, []).append(there)
-    last = letters[-1]
-    while True:
-        for ways in steps.values():
-            ways[:] = [ways[i] for i in rng.permutation(len(ways))]
-        exits = {here: ways[-1] for here, ways in steps.items() if here != last}
-        ends = set(exits)
-        for _ in exits:
-            ends = {exits.get(here, here) for here in ends}
-        if ends <= {last}:
-            break
-    onward = {here: iter(ways) for here, ways in steps.items()}
-    walk = [letters[0]]
-    for _ in range(len(letters) - 1):
-        walk.append(next(onward[walk[-1]]))
-    return "".join(walk)
+    return ["".join(shuffle_steps(one, rng)) for one in ([letters] if isinstance(letters, str) else letters)]

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plrp.references import blurred, channel_means
+
 from .feature_rows import pick
 from .regions import Layout
 from .seeded import gaussian
@@ -91,7 +93,7 @@ class PerturbationSettings:
         values: dict[str, Callable[[], Tensor]] = {
             "zeros": lambda: torch.zeros_like(inputs),
             "mean": lambda: regions.spread(regions.reduced(layout.fold(inputs), "mean")).reshape(inputs.shape),
-            "image-mean": lambda: _image_mean(inputs),
+            "image-mean": lambda: channel_means(inputs),
             "gaussian": lambda: gaussian(inputs, self.noise_std, self.seed).expand_as(inputs),
             "inversion": lambda: -inputs,
             "blur": lambda: blurred(inputs, self.blur_sigma),
@@ -117,7 +119,7 @@ def impute(inputs: Tensor, missing: Tensor, imputer: Imputer, *, noise: float = 
     values: dict[str, Callable[[], Tensor]] = {
         "linear": lambda: linear_imputation(inputs, missing) + gaussian(inputs, noise, seed),
         "histogram": histogram,
-        "image-mean": lambda: _image_mean(inputs),
+        "image-mean": lambda: channel_means(inputs),
         "zeros": lambda: torch.zeros_like(inputs),
     }
     if callable(imputer):
@@ -172,24 +174,3 @@ def linear_imputation(inputs: Tensor, missing: Tensor, *, tolerance: float = 1e-
         before, size = size, inner(residual, residual)
         direction = residual + quotient(size, before) * direction
     return known + hole * x
-
-
-def _image_mean(inputs: Tensor) -> Tensor:
-    """The mean per channel, or of inputs (batch, features) over all of them, at every position."""
-    return inputs.mean(tuple(range(min(2, inputs.ndim - 1), inputs.ndim)), keepdim=True).expand_as(inputs)
-
-
-def blurred(inputs: Tensor, sigma: float) -> Tensor:
-    """Inputs smoothed with a Gaussian of `sigma` positions along every axis of space, borders repeated."""
-    if not sigma > 0:
-        raise ValueError(f"blur_sigma must be positive; got {sigma}.")
-    reach = max(1, round(3 * sigma))
-    at = torch.arange(-reach, reach + 1, device=inputs.device, dtype=inputs.dtype)
-    weight = torch.exp(-(at**2) / (2 * sigma**2))
-    weight = (weight / weight.sum()).reshape(1, 1, -1)
-    smooth = inputs
-    for axis in range(min(2, inputs.ndim - 1), inputs.ndim):
-        lines = smooth.movedim(axis, -1)
-        padded = F.pad(lines.reshape(-1, 1, lines.shape[-1]), (reach, reach), mode="replicate")
-        smooth = F.conv1d(padded, weight).reshape(lines.shape).movedim(-1, axis)
-    return smooth

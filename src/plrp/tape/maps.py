@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -228,6 +229,13 @@ class Replayed(LinearMap):
     def with_parameters(self, weight: Tensor, bias: Tensor | None) -> Replayed:
         """The same function with another constant."""
         return Replayed(weight, bias, self.call)
+
+
+def unbiased(map: LinearMap) -> LinearMap:
+    """The map without its bias, as differences see it."""
+    same = copy(map)
+    same.bias = None
+    return same
 
 
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")

@@ -12,14 +12,27 @@ from .values import HALF, Op
 
 
 class Norm(NamedTuple):
-    """y = scale · (x − mean(x)) + shift, where `mean` averages over the numbers that a norm centres together.
+    """y = spread · weight · (x − mean(x)) + shift, where `average` averages over the numbers that are normed together.
 
-    `mean` None: nothing is centred, or by a mean that is a constant and part of the shift.
+    `spread` is 1/√(variance + ε), and a constant where `average` is None. `centred`: whether their mean is subtracted;
+    else there is none, or it is a constant and part of the shift.
     """
 
-    scale: Tensor
+    spread: Tensor
+    weight: Tensor | None
     shift: Tensor
-    mean: Callable[[Tensor], Tensor] | None = None
+    average: Callable[[Tensor], Tensor] | None = None
+    centred: bool = False
+
+    @property
+    def scale(self) -> Tensor:
+        """spread · weight."""
+        return self.spread if self.weight is None else self.spread * self.weight
+
+    @property
+    def mean(self) -> Callable[[Tensor], Tensor] | None:
+        """The mean that is subtracted."""
+        return self.average if self.centred else None
 
     def apply(self, x: Tensor) -> Tensor:
         """The norm at x, with the spread it was made with."""
@@ -36,15 +49,15 @@ def norm_of(op: Op, x: Tensor) -> Norm:
     channels = (1, -1, *(1,) * (x.dim() - 2))
     if op.kind == "batch_norm":
         scale, shift = batch_norm_affines([op])[0]
-        return Norm(scale.to(x.dtype).view(channels), shift.to(x.dtype).view(channels))
+        return Norm(scale.to(x.dtype).view(channels), None, shift.to(x.dtype).view(channels))
     if op.kind in ("layer_norm", "rms_norm"):
         return _last_axes(op, x)
     if op.kind == "instance_norm":
         weight, bias, epsilon = op.argument(3, "weight"), op.argument(4, "bias"), op.argument(7, "eps", 1e-5)
         if not op.argument(5, "use_input_stats", True):
             centre, variance = (op.argument(i, n).to(x.dtype) for i, n in ((1, "running_mean"), (2, "running_var")))
-            scale, shift = _scaled((variance + epsilon).rsqrt(), weight, bias, channels=(-1,))
-            return Norm(scale.view(channels), (shift - centre * scale).view(channels))
+            fixed = Norm(*_scaled((variance + epsilon).rsqrt(), weight, bias, channels=(-1,)))
+            return Norm(fixed.scale.view(channels), None, (fixed.shift - centre * fixed.scale).view(channels))
         groups = x.shape[1]
     else:
         weight, bias, epsilon = op.argument(2, "weight"), op.argument(3, "bias"), op.argument(4, "eps", 1e-5)
@@ -55,7 +68,7 @@ def norm_of(op: Op, x: Tensor) -> Norm:
         return grouped.mean(2, keepdim=True).expand_as(grouped).reshape(t.shape)
 
     spread = (mean((x - mean(x)).square()) + epsilon).rsqrt()
-    return Norm(*_scaled(spread, weight, bias, channels), mean)
+    return Norm(*_scaled(spread, weight, bias, channels), mean, centred=True)
 
 
 def leading_axes(op: Op) -> int:
@@ -76,19 +89,20 @@ def _last_axes(op: Op, x: Tensor) -> Norm:
     if op.kind == "rms_norm":
         epsilon = op.argument(3, "eps")
         epsilon = torch.finfo(op.inputs[0].dtype).eps if epsilon is None else epsilon
-        return Norm(*_scaled((x.square().mean(axes, keepdim=True) + epsilon).rsqrt(), weight, None, tuple(shape)))
+        spread = (x.square().mean(axes, keepdim=True) + epsilon).rsqrt()
+        return Norm(*_scaled(spread, weight, None, tuple(shape)), lambda t: t.mean(axes, keepdim=True))
     bias, epsilon = op.argument(3, "bias"), op.argument(4, "eps", 1e-5)
     _, _, spread = torch.native_layer_norm(x, shape, None, None, epsilon)  # 1/√(variance + ε)
     scaled = _scaled(spread.to(x.dtype), weight, bias, tuple(shape))
-    return Norm(*scaled, lambda t: t.mean(axes, keepdim=True))
+    return Norm(*scaled, lambda t: t.mean(axes, keepdim=True), centred=True)
 
 
 def _scaled(
-    scale: Tensor, weight: Tensor | None, bias: Tensor | None, channels: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """Scale and shift of a norm, from 1/√(variance + ε); its parameters in a shape that broadcasts."""
-    scale = scale if weight is None else scale * weight.to(scale.dtype).view(channels)
-    return scale, scale.new_zeros(()) if bias is None else bias.to(scale.dtype).view(channels)
+    spread: Tensor, weight: Tensor | None, bias: Tensor | None, channels: tuple[int, ...]
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """1/√(variance + ε), weight and shift of a norm; its parameters in a shape that broadcasts."""
+    weight, bias = (None if p is None else p.to(spread.dtype).view(channels) for p in (weight, bias))
+    return spread, weight, spread.new_zeros(()) if bias is None else bias
 
 
 def batch_norm_affines(ops: Sequence[Op]) -> list[tuple[Tensor, Tensor]]:

@@ -7,9 +7,10 @@ one operation, or the name of one entry of the tape, as refusals and `print(plrp
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
@@ -24,6 +25,23 @@ if TYPE_CHECKING:
 FAMILIES = {f.value: f for f in (Family.PASS, Family.SPLIT, Family.REARRANGE, Family.WINNER, Family.CONSTANT)}
 
 _REGISTERED: dict[Any, Any] = {}  # rules by their keys, as users gave them
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The rule of an operation for differences to a reference: the map J̄ that takes Δinput to Δoutput exactly.
+
+    `transpose(m, inputs, references)` returns J̄ᵀm for each tensor argument that depends on the model's input: `m` is
+    relevance per unit of Δoutput, `inputs` and `references` are these arguments in the two passes.
+
+    >>> import torch, plrp
+    >>> def cube(m, x, x0):  # Δ(x³) = (x² + x x⁰ + x⁰²) Δx
+    ...     return m * (x[0] ** 2 + x[0] * x0[0] + x0[0] ** 2)
+    >>> layer, x, rules = torch.nn.Linear(4, 3), torch.randn(2, 4), {torch.pow: plrp.Slope(cube)}
+    >>> explanation = plrp.explain(lambda x: torch.pow(layer(x), 3), x, reference="zeros", rules=rules)
+    """
+
+    transpose: Callable[..., Any]
 
 
 class _Scope(NamedTuple):
@@ -49,8 +67,8 @@ def register_rule(function: Any, rule: Any = None) -> Any:
     - `"constant"`: the result counts as a constant, no relevance passes;
 
     or a function `rule(relevance, output, *inputs)` that returns the relevance of each tensor argument that depends on
-    the model's input, in their order, each of its argument's shape. A rule for a function that plrp knows replaces
-    plrp's own, and warns. Also usable as a decorator:
+    the model's input, in their order, each of its argument's shape; or, against references, a `plrp.Slope`. A rule for
+    a function that plrp knows replaces plrp's own, and warns. Also usable as a decorator:
 
     >>> import torch, plrp
     >>> @plrp.register_rule(torch.atan)
@@ -148,7 +166,7 @@ def _check(function: Any, rule: Any) -> None:
             f"A rule is for a class of modules, `{type(function).__name__}`, not for one of them; for one call give "
             "the name of its entry on the tape."
         )
-    if not callable(rule) and rule not in FAMILIES:
+    if not callable(rule) and not isinstance(rule, Slope) and rule not in FAMILIES:
         raise ValueError(f"No rule named {rule!r}: choose one of {', '.join(FAMILIES)}, or give a function.")
 
 
@@ -209,14 +227,19 @@ def apply_rule(op: Op, rule: Any) -> None:
 
 
 def refuse_misfit(op: Op) -> None:
-    """Refuse a user's 'pass' for a call with several inputs: it does not say how they share relevance."""
+    """Refuse a user's 'pass' for a call with several inputs, which does not say how they share relevance, and a slope
+    where there is no reference.
+    """
+    if isinstance(op.rule, Slope):
+        op.reason, op.by_difference = "its rule is the slope of a difference, and there is no reference", True
     if op.family is Family.PASS and op.rule is None and (len(op.inputs) > 1 or op.inputs[0].shape != op.output.shape):
         op.refuse("its rule 'pass' is for one input, of the output's shape")
 
 
 def _with_rule(operation: Operation, rule: Any) -> Operation:
-    if callable(rule):
-        return operation._replace(family=Family.PASS, rule=rule, registered=True)
+    if callable(rule) or isinstance(rule, Slope):
+        family = Family.UNSUPPORTED if isinstance(rule, Slope) else Family.PASS
+        return operation._replace(family=family, rule=rule, registered=True)
     if operation.family is FAMILIES[rule]:
         return operation._replace(registered=True)
     kind = f"{operation.kind} as {rule}"

@@ -69,7 +69,7 @@ def _recognise_family(op: Op) -> None:
         op.refuse("a quotient that is rounded")
     elif op.operation.multiplies and len(op.inputs) == 1 and not _twice(op):
         if op.kind == "div" and not isinstance(op.args[0], Value):
-            op.refuse("a constant divided by a value that depends on the input")
+            op.refuse("a constant divided by a value that depends on the input", by_difference=True)
         else:
             op.family = Family.PASS  # a constant scale
     elif op.operation.contracts:
@@ -79,9 +79,9 @@ def _recognise_family(op: Op) -> None:
     elif op.family is Family.SOFTMAX:
         op.reason = _INNER_SOFTMAX
     elif op.family is Family.HEAD:
-        op.refuse(_INNER_SOFTMAX)
+        op.refuse(_INNER_SOFTMAX, by_difference=op.kind == "log_softmax")
     elif op.kind == "pow" and not (op.args and isinstance(op.args[0], Value)):
-        op.refuse("a constant raised to a power that depends on the input")
+        op.refuse("a constant raised to a power that depends on the input", by_difference=True)
     elif op.family is Family.PASS and len(op.inputs) > 1 and op.rule is None and op.kind != "prelu":
         op.refuse("several operands that depend on the input")
     elif op.family is Family.AFFINE and len(op.inputs) > 1:
@@ -105,7 +105,7 @@ def _recognise_activation(op: Op) -> None:
         if not tensors and len(_AT_ZERO) < MOST_FORMS:
             _AT_ZERO[form] = largest
     if not math.isfinite(largest):
-        op.refuse(NOT_FINITE)
+        op.refuse(NOT_FINITE, by_difference=True)
     elif largest:
         op.family = Family.OFFSET
 
@@ -521,7 +521,7 @@ def _recognise_gate(op: Op) -> None:
         if b.shape.numel() < a.shape.numel() or (a is not b and a in _sources(b)):
             op.signal = a  # divided by a statistic, held constant
         else:
-            op.refuse("a quotient of two values that depend on the input")
+            op.refuse("a quotient of two values that depend on the input", by_difference=True)
         return
     size = op.output.shape.numel()
     broadcast = [v.shape.numel() < size for v in (a, b)]

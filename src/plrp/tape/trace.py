@@ -100,6 +100,16 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         for op in self.__dict__.get("ops", ()):
             release(op)
 
+    @property
+    def now(self) -> Trace:
+        """The pass on the explained inputs: this one, or of a difference the first of its two."""
+        return self
+
+    def extended(self, compute: Callable[[Any], Tensor]) -> tuple[Tensor, list[Op]]:
+        """A tensor that is computed from the output, and the tape with the steps of it at its end."""
+        with self.continued() as ops, torch.no_grad():
+            return compute(self.output), ops
+
     @contextmanager
     def continued(self) -> Iterator[list[Op]]:
         """Record the steps of a callable target, on a copy of the tape, which is handed out."""
@@ -183,8 +193,8 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """The tape as a table: layer, operation, output shape, rule."""
         import plrp
 
-        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs))
-        names = chosen.rule_names(self)
+        inputs, against = (value.data for value in self.inputs), self if self.now is not self else None
+        names = plrp.composites.resolve(composite, inputs, against).rule_names(self)
         shown = [(op, "×".join(map(str, op.output.shape))) for op in self.ops if op.outputs]
         return [(op.name, op.kind, shape, names[op]) for op, shape in shown]
 

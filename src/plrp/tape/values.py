@@ -17,8 +17,9 @@ from .samples import Samples
 HALF = (torch.float16, torch.bfloat16)
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # as wide as an entry, by its bytes
 
-# How a product of two signals divides: not at all; half to each; or all to the one that is not a gate or an activation.
-PRODUCTS = (None, "half", "gated")
+# How a product of two signals divides: not at all; half to each; all to the one that is not a gate or an activation; or
+# by the first-order expansion, which is that of every other operation too.
+PRODUCTS = (None, "half", "gated", "taylor")
 
 
 def version(tensor: Tensor) -> int | None:
@@ -108,6 +109,7 @@ class Op:
     rule: Callable[..., Any] | None = None  # a user's own, see `own_rules.py`
     reason: str = ""  # why no rule is known
     mixes: bool = False  # whether the reason is that samples of the batch are mixed or taken apart
+    by_difference: bool = False  # whether the reason holds without a reference alone
     fresh: bool = False  # whether it reads a tensor that is neither the input's nor the model's
     suspect: bool = False  # whether such a tensor, or a Python number, may come from the input in a hidden way
     declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
@@ -152,9 +154,11 @@ class Op:
         replaced((self.args, self.kwargs), values.append)
         return values
 
-    def refuse(self, reason: str, mixes: bool = False) -> None:
-        """From now on this call has no rule, for this reason; `mixes`: the reason is that it mixes samples."""
-        self.family, self.reason, self.mixes = Family.UNSUPPORTED, reason, mixes
+    def refuse(self, reason: str, mixes: bool = False, by_difference: bool = False) -> None:
+        """From now on this call has no rule, for this reason; `mixes`: the reason is that it mixes samples;
+        `by_difference`: it has a rule against a reference.
+        """
+        self.family, self.reason, self.mixes, self.by_difference = Family.UNSUPPORTED, reason, mixes, by_difference
         self.map = self.rule = None
 
     def supported(self, products: str | None) -> bool:
@@ -165,7 +169,7 @@ class Op:
 
     def receivers(self, products: str | None) -> list[Value]:
         """The inputs that relevance is handed to, where products of two signals divide in this way (`PRODUCTS`)."""
-        if self.signal is not None:
+        if self.signal is not None and products != "taylor":
             return self.inputs if products == "half" and self.attends else [self.signal]
         return [self.gated] if products == "gated" and self.gated is not None else self.inputs
 

@@ -24,8 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation
+from plrp.references import References
 
 from .constants import constants_of, constants_read, digests
+from .difference import DifferenceTrace
 from .locating import MIXES
 from .operations import spelled
 from .own_rules import refuse_unused, rules_for, rules_in_force
@@ -73,21 +75,27 @@ def trace(
     *,
     samples: Any = 0,
     rules: Mapping[Any, Any] | None = None,
+    reference: Any = None,
 ) -> Trace:
     """Record one forward pass of `model` for explaining it any number of times.
 
     `inputs` is a tensor with the batch on its first axis, or a tuple of such tensors for a model with several inputs;
     with `samples=None` the model has no batch axis, and the trace is of one whole; a vector names the sample of each
-    row, see `plrp.explain`. `rules` are your own rules for operations, see `plrp.rules_for`. The model is not touched.
-    An operation without a rule raises `UnsupportedOperation`.
+    row, see `plrp.explain`. `rules` are your own rules for operations, see `plrp.rules_for`. With a `reference`, as
+    `plrp.explain` takes it, the trace is a difference of two passes. The model is not touched. An operation without a
+    rule raises `UnsupportedOperation`.
     """
     own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
     with rules_for(rules or {}):  # of a copy: the user may change the tensors later
-        recorded = record_verified(model, own, samples=as_batch(samples))
+        samples = as_batch(samples)
+        recorded = record_verified(model, own, samples=samples)
         refuse_unused(rules, recorded._recorder.rules.seen)
-        _refuse(recorded, recorded.unsupported)
-    recorded.remember_state()
-    return recorded
+        if reference is None:
+            _refuse(recorded, recorded.unsupported)
+        recorded.remember_state()
+        if reference is None:
+            return recorded
+        return DifferenceTrace(recorded, References.given(reference, own, samples != 0)).check_supported()
 
 
 def supported(recorded: Trace, products: str | None) -> Trace:
@@ -235,7 +243,8 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
     tape = Tape(first.ops, first.reached("half"), first, list(tensors_in(first.returned)))
     asked = isinstance(first.output, Tensor)  # of several outputs, some may not be asked for
     mixing = []
-    for op in first.unsupported:  # with two samples though not with many: an axis as long as the batch
+    # With two samples though not with many: an axis as long as the batch. A reference may give others a rule.
+    for op in (op for op in first.unsupported if not op.by_difference):
         if asked:
             raise unsupported(op, first.ops)
         mixing += [first.ops.index(op)] * op.mixes

@@ -142,7 +142,20 @@ def grouped_mm(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor, bias: Tensor | Non
     return product if bias is None else product + bias
 
 
+def reversed_division(tensor: Tensor, other: Any) -> Tensor:
+    """number / tensor."""
+    return tensor.reciprocal() * other
+
+
+def reversed_power(tensor: Tensor, other: Any) -> Tensor:
+    """number ** tensor."""
+    return torch.pow(other, tensor)
+
+
 _FUSED: dict[Any, Callable[..., Any]] = {
+    Tensor.__rtruediv__: reversed_division,
+    Tensor.__rdiv__: reversed_division,
+    Tensor.__rpow__: reversed_power,
     F.scaled_dot_product_attention: scaled_dot_product_attention,
     F.multi_head_attention_forward: multi_head_attention_forward,
     F.cosine_similarity: cosine_similarity,

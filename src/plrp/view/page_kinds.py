@@ -164,6 +164,8 @@ def explanation_bundle(
     size: `proportions`, `targets`, `inside`, `report` and `show_progress` of `PageSettings`. A target that is not a
         class is the only one.
     """
+    if explanation.reference is not None and len(explanation.reference.scores) > 1:
+        size["inside"] = "nothing"  # channels hand relevance to channels against one reference at a time
     settings = PageSettings(**size)
     trace, place = explanation.trace_sample(sample)
     space = _space(trace)
@@ -184,7 +186,7 @@ def explanation_bundle(
                 to_map = pool or partial(as_map, space=space)
                 patches.show_subspaces(bundle, trace, explained, lambda one: to_map(one.relevance[place]))
     bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
-    given = trace.inputs[0].data[place]
+    given = trace.now.inputs[0].data[place]
     if given.dim() == 1:
         rows = [_token(text) for text in token_texts(given, tokens)]
         bundle.facts.update(kind="text", tokens=rows, prompt=None, answers="class")
@@ -212,7 +214,7 @@ def _space(trace: Trace) -> tuple[int, ...]:
     if trace.samples != 0:
         raise ValueError("A page shows one sample of a batch; this model was explained without a batch axis.")
     shape = tuple(trace.inputs[0].shape) if len(trace.inputs) == 1 else ()
-    tokens = len(shape) == 2 and not trace.inputs[0].data.is_floating_point()
+    tokens = len(shape) == 2 and not trace.now.inputs[0].data.is_floating_point()
     if tokens or len(shape) == 4 or (len(shape) == 3 and shape[1] == len(LETTERS)):
         return map_shape(trace)
     what = f"this one is {shape}" if shape else f"this model has {len(trace.inputs)} inputs"

@@ -73,7 +73,7 @@ def _input(explanation: Explanation, sample: int) -> Tensor | None:
     if explanation._source is None:  # stored without its model
         return None
     trace, place = explanation.trace_sample(sample)
-    data: Tensor = trace.inputs[0].data[place].detach().cpu()
+    data: Tensor = trace.now.inputs[0].data[place].detach().cpu()
     return data
 
 
