@@ -374,8 +374,7 @@ def explain(
       `condition`;
     - `samples`: None for a model without a batch axis (a graph of nodes, say): one explanation of the whole, of a score
       that `target` gives by an index into the output or a callable. A vector of whole numbers names the sample of each
-      row, as PyTorch Geometric's `batch` names each node's graph (a tuple of vectors for several inputs, say nodes and
-      edges); the output has a row per sample;
+      row, as PyTorch Geometric's `batch` does (several inputs: a tuple of vectors); the output has a row per sample;
     - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`;
     - `condition`: what may pass the outputs of some layers, such as `{"layer3.0.conv2": [12, 40]}`: channels (whole
       numbers), positions (tuples), a boolean mask, or a callable (activation, gradient of the score, relevance) → mask.
@@ -383,8 +382,7 @@ def explain(
     - `only_through`: drop relevance that goes around a conditioned layer, over a skip;
     - `reference`: explain the difference to the score of a reference, f(x) − f(x⁰), all of which reaches the input. A
       tensor of the input's shape or of one sample's, a stack (K, …) of them, a name such as `"blur:8"`, or a callable
-      from the batch to any of these (`plrp.references`); with several inputs a tuple, None for inputs that stay. Of K
-      references the results are means, and `Explanation.reference` has their spread.
+      (`plrp.references`); several inputs: a tuple, None for one that stays. `Explanation.reference` has the spread of K.
 
     >>> import torch, plrp
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -405,8 +403,9 @@ def explain(
         request = replace(request, reference=References.given(reference, inputs, samples != 0))
     if samples != 0 and micro_batch is not None:
         raise ValueError("micro_batch cuts the first axis into pieces; without a batch there (samples=…) leave it out.")
-    batch = next((len(x) for x in tensors_in(inputs) if x.dim()), None)
-    batch = samples.batch if isinstance(samples, Groups) else batch
+    batch = (
+        samples.batch if isinstance(samples, Groups) else next((len(x) for x in tensors_in(inputs) if x.dim()), None)
+    )
     if samples is not None and batch is not None:
         request.target.check_batch(batch)
     with rules_for(rules or {}):
