@@ -382,7 +382,7 @@ def explain(
     - `only_through`: drop relevance that goes around a conditioned layer, over a skip;
     - `reference`: explain the difference to the score of a reference, f(x) − f(x⁰), all of which reaches the input. A
       tensor of the input's shape or of one sample's, a stack (K, …) of them, a name such as `"blur:8"`, or a callable
-      (`plrp.references`); several inputs: a tuple, None for one that stays. `Explanation.reference` has the spread of K.
+      (`plrp.references`); several inputs: a tuple, None for one that stays. `Explanation.reference` has K's spread.
 
     >>> import torch, plrp
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -403,11 +403,9 @@ def explain(
         request = replace(request, reference=References.given(reference, inputs, samples != 0))
     if samples != 0 and micro_batch is not None:
         raise ValueError("micro_batch cuts the first axis into pieces; without a batch there (samples=…) leave it out.")
-    batch = (
-        samples.batch if isinstance(samples, Groups) else next((len(x) for x in tensors_in(inputs) if x.dim()), None)
-    )
-    if samples is not None and batch is not None:
-        request.target.check_batch(batch)
+    sizes = [samples.batch] if isinstance(samples, Groups) else [len(x) for x in tensors_in(inputs) if x.dim()]
+    if samples is not None and sizes:
+        request.target.check_batch(sizes[0])
     with rules_for(rules or {}):
         call = ExplainCall(model, inputs, request, samples, micro_batch, rules_in_force(), choice())
     explanation = call.explanation(request)
