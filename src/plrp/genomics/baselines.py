@@ -218,7 +218,7 @@ def attribute_by(
     step: Callable[[int], None] = lambda count: None,
     **rules: Any,
 ) -> Attribution:
-    """Attribution by one of `METHODS` (None: LRP); `rules`, such as `composite` and `pruning`, are LRP's and DeepLIFT's.
+    """Attribution by one of `METHODS` (None: LRP); `rules`, such as `composite`, are LRP's and DeepLIFT's.
 
     Methods that work in batches call `step` with the number of sequences of each finished batch.
     """
@@ -308,7 +308,9 @@ def compare_methods(
     show_progress: bool | None = False,
     **changes: Any,
 ) -> Comparison:
-    """ISM, LRP, gradient × input and DeepLIFT, also pruned, on the same sequences, to see which to trust on this network.
+    """ISM, LRP, gradient × input and DeepLIFT on the same sequences, to see which to trust on this network.
+
+    LRP and DeepLIFT are pruned, too.
 
     The fields of `ReferenceSettings` may be given as keywords: `target`, `composite` of LRP, `reference` of DeepLIFT
     (20 shuffles unless given), `pruning` (PLRP-λ with p = 0.05 unless given), `batch_size` and `device`. A method that

@@ -400,22 +400,20 @@ def gather_scores(explaining: Explaining) -> int:
     pooling: Pooling = "present" if settings.hypothetical else "sum"
     lines: dict[int, tuple[object, ...]] = {}
     broken, words = 0, [problem.value for problem in Problem]  # older versions used other words, for other things
-    for rows, (relevance, scores, targets, problems, *against) in explaining.stored(explaining.columns):
+    for rows, (relevance, scores, targets, problems, *before) in explaining.stored(explaining.columns):
         onehot = encode(explaining.sequences[rows], settings.ambiguous)
         sums = pool(relevance, onehot, pooling).sum(-1, dtype=np.float64)
         known = [str(problem) if problem in words else "" for problem in problems] or [""] * len(rows)  # only of LRP
         broken += sum(map(bool, known))
-        others = (
-            [(score + before, before, spread) for score, before, spread in zip(scores, *against)] if against else []
-        )
+        others = list(zip(scores + before[0], *before, strict=True)) if before else []
         for place, (row, total, score, target) in enumerate(zip(rows, sums, scores, targets, strict=True)):
             remark = known[place] or NOTHING * (not score and not total)
-            more = (f"{number:.6g}" for number in others[place]) if against else ()
+            more = (f"{number:.6g}" for number in others[place]) if before else ()
             lines[row] = "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark, *more
     table = [(name, *lines[row]) for row, name in enumerate(explaining.sequences.names)]
     with explaining.run.place.new_file("scores.tsv") as path:
-        header = ("name", "target", "score", "relevance", "remark")
-        header += ("input_score", *AGAINST) if explaining.settings.reference is not None else ()
+        against = () if explaining.settings.reference is None else ("input_score", *AGAINST)
+        header = ("name", "target", "score", "relevance", "remark", *against)
         path.write_text("".join(tsv_line(*line) for line in (header, *table)))
     return broken
 

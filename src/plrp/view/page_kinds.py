@@ -23,6 +23,7 @@ from plrp.genomics.sequences import LETTERS, Ambiguous, Sequences, encode
 from plrp.models.preprocessing import Preprocessing
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.references import References
 from plrp.spelling import shortened, visible
 from plrp.tape.trace import Trace
 from plrp.tape.values import tensors_in
@@ -299,13 +300,15 @@ def sequence_bundle(
     """One sequence for every p, for its strongest classes: `plrp genomics explain … --html`.
 
     match: name the seqlets of the setting asked for by their nearest JASPAR motif. name: of the model, for the head of
-    the page. trace: of this sequence, if there is one already. reference: as in `plrp.explain`; relevance is then summed
-    over letters, since a difference has the reference's too. size: see `explanation_bundle`; 5 targets by default.
+    the page. trace: of this sequence, if there is one already. reference: as in `plrp.explain`; relevance is then
+    summed over letters, since a difference has the reference's too. size: see `explanation_bundle`; 5 targets by
+    default.
     """
     onehot = encode(sequences[[row]], ambiguous)
     if trace is None:
-        inputs = torch.from_numpy(onehot)
-        trace = trace_model(model, inputs if device is None else inputs.to(device), reference=reference)
+        inputs = torch.from_numpy(onehot) if device is None else torch.from_numpy(onehot).to(device)
+        against = None if reference is None else References.given(reference, inputs, equal=True)
+        trace = trace_model(model, inputs, reference=against)
     pooling = pooling if trace.now is trace else "sum"
     with unwarned():  # the page says it
         explanation = trace.explain(target=target, composite=composite_from_text(composite, trace), pruning=pruning)
