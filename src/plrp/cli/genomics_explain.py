@@ -134,7 +134,7 @@ def add_explain(commands: Any) -> None:
         "  plrp genomics explain peaks.bed --genome hg38.fa --width 2114 --model net.py:build --weights w.pt "
         "\\\n"
         "      --target 0,500 -p 0.05 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n"
-        "  plrp genomics explain seqs.fa --model cnn.pt --reference shuffled:20 -p 0.1 --out DIR     pruned DeepLIFT",
+        "  plrp genomics explain seqs.fa --model cnn.pt --reference shuffled:20 -p 0.1 --out DIR",
     )
     add_sequences(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder, or a URL such as s3://bucket/run")
