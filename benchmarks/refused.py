@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import genomics
+from plrp.genomics.baselines import ScoreModel
 from plrp.metrics import agreement, mutagenesis
+from plrp.targets import as_target
 from truth_networks import Unit, splice_sites
 
 
@@ -76,10 +78,15 @@ def captum(model: nn.Module, x: Tensor, target: Any) -> str:
 
 
 def tangermeme(model: nn.Module, x: Tensor, target: Any) -> str:
-    """What tangermeme's deep_lift_shap makes of them."""
+    """What tangermeme's deep_lift_shap makes of them; that it treats an operation as linear counts as a refusal."""
+    from tangermeme.deep_lift_shap import deep_lift_shap
+
+    score = ScoreModel(model, as_target(target), x[:1])
     try:
-        genomics.deeplift(model, x.numpy(), target=target, shuffles=4)
-    except (ValueError, RuntimeError, IndexError) as error:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Convergence deltas are", category=RuntimeWarning)
+            deep_lift_shap(score, x, args=(torch.arange(len(x)),), target=0, n_shuffles=4, device="cpu", random_state=0)
+    except (RuntimeWarning, ValueError, RuntimeError, IndexError) as error:
         return f"refuses: {error}"
     return "answers"
 

@@ -86,8 +86,8 @@ def test_names_of_the_command_line() -> None:
         assert repr(references.parse(text)) == text
     assert repr(references.parse("blur")) == "blur:8"
     for text, sentence in {
-        "blurr:8": "There is no reference 'blurr:8'; nearest: blur",
-        "blur:wide": "blur takes a number, for example 'blur:8'",
+        "blurr:8": "there is no reference 'blurr:8' here; nearest: blur",
+        "blur:wide": "blur takes a number, as in 'blur:8'",
         "blur:-1": "blur takes a number",
         "zeros:3": "zeros takes no number",
         "shuffled:0": "shuffled takes a number",
@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "equal": (X.clone(), ValueError, "equals the input of sample 0: there is no difference to explain"),
     "one equal": (torch.stack([1 - X, torch.stack([1 - X[0], X[1]])]), ValueError, "Reference 1 equals .* sample 1"),
     "number": (0.5, TypeError, "reference is a tensor, a tuple of them, a callable or a name"),
-    "name": ("blurred", ValueError, "There is no reference 'blurred'"),
+    "name": ("blurred", ValueError, "there is no reference 'blurred'"),
     "tokens": (references.mask_token(4), TypeError, "is for token ids, and the input holds numbers"),
     "tuple": ((X, X), ValueError, "The reference has 2 tensors, the model 1 inputs"),
     "returned": (lambda x: x[:, :2], ValueError, r"shape \(2, 2, 20\)"),

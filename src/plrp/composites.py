@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .errors import UnsupportedOperation
 from .rules import AlphaBeta, Centred, Epsilon, Flat, Gamma, Rule, SignedZPlus, WSquare, ZBox, Zero, ZPlus, nonnegative
+from .settings import AGAINST
 from .spelling import nearest
 from .tables import render_table
 from .tape.difference import DifferenceTrace
@@ -234,8 +235,6 @@ _NAMED: dict[str, Callable[..., Composite]] = {
     "rescale-plus": lambda: _by_kind(ZPlus()),
 }
 AUTO = "auto"
-AGAINST = ("rescale", "rescale-gamma", "rescale-plus")
-"""The composites for differences to a reference alone."""
 
 
 def composite(name: str, **options: Any) -> Composite:

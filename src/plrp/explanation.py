@@ -104,6 +104,25 @@ class Against:
     layers: Mapping[str, Tensor] = field(default_factory=dict)
     ledger: Ledger | None = None
 
+    def means(self) -> tuple[Tensor, Tensor]:
+        """The mean of f(x⁰) over the references and its standard deviation, (batch,) each."""
+        return self.scores.mean(0), self.scores.std(0, correction=0)
+
+    def facts(self, sample: int = 0) -> dict[str, Any]:
+        """One sample's as plain data, for files and pages."""
+        mean, spread = (float(one[sample]) for one in self.means())
+        score = float(self.score[sample])
+        numbers = {"score": score, "reference_score": mean, "difference": score - mean, "spread": spread}
+        return {"reference": self.name, "references": len(self.scores), **numbers}
+
+    def words(self, sample: int = 0) -> str:
+        """One sample's in a line."""
+        facts, spread = self.facts(sample), len(self.scores) > 1
+        before = _mean_of(self.scores[:, sample], spread)
+        return (
+            f"against {self.name}: f(x) = {facts['score']:.4g}, f(x⁰) = {before}, difference {facts['difference']:.4g}"
+        )
+
     def __repr__(self) -> str:
         pairs = zip(self.score[:8].tolist(), self.scores.T[:8], strict=True)
         spread = len(self.scores) > 1

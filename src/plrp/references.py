@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .spelling import nearest
+from .settings import WrongSetting, read_reference
 
 __all__ = ["Reference", "blur", "grey", "mask_token", "mean", "parse", "samples", "shuffled", "zeros"]
 
@@ -127,12 +127,7 @@ def mask_token(mask: Any, special: Collection[int] | None = None) -> Reference:
     return Reference("mask token", make, ids=True)
 
 
-_NAMED: dict[str, tuple[Callable[..., Reference], Callable[[str], Any] | None]] = {
-    "zeros": (zeros, None),
-    "grey": (grey, None),
-    "blur": (blur, float),
-    "shuffled": (shuffled, int),
-}
+_NAMED: dict[str, Callable[..., Reference]] = {"zeros": zeros, "grey": grey, "blur": blur, "shuffled": shuffled}
 
 
 def parse(text: str) -> Reference:
@@ -141,15 +136,11 @@ def parse(text: str) -> Reference:
     >>> parse("blur:8")
     blur:8
     """
-    name, colon, given = text.strip().partition(":")
-    if name not in _NAMED:
-        raise ValueError(f"There is no reference '{text}'{nearest(name, _NAMED)}; or give a tensor or a callable.")
-    make, number = _NAMED[name]
     try:
-        return make(number(given)) if colon and number is not None else make(*([given] if colon else []))
-    except (ValueError, TypeError):
-        takes = f"a number, for example '{make()!r}'" if number is not None else "no number"
-        raise ValueError(f"reference '{text}': {name} takes {takes}.") from None
+        name, number = read_reference(text, _NAMED)
+    except WrongSetting as error:
+        raise ValueError(f"{error}; or give a tensor or a callable.") from None
+    return _NAMED[name]() if number is None else _NAMED[name](number)
 
 
 def channel_means(inputs: Tensor) -> Tensor:
@@ -241,8 +232,12 @@ class References:
         return len(self.each)
 
     @classmethod
-    def given(cls, reference: Any, inputs: Tensor | Sequence[Tensor], whole: bool = False) -> References:
+    def given(
+        cls, reference: Any, inputs: Tensor | Sequence[Tensor], whole: bool = False, equal: bool = False
+    ) -> References:
         """The references that a user means for these inputs; `whole`: they have no batch axis.
+
+        `equal`: a reference may be the input itself, as shuffles of AAAA are; nothing is explained against it.
 
         A tensor of the shape of the input, or of one sample, or a stack (K, …) of them; a tuple of these for several
         inputs, with None for an input that stays; a name such as `blur:8`; or a callable from the inputs to any of it.
@@ -267,7 +262,7 @@ class References:
             for stack, x in zip(stacks, xs, strict=True)
         ]
         each = tuple(zip(*columns, strict=True))
-        for number, one in enumerate(each):
+        for number, one in enumerate(() if equal else each):
             _check_differs(one, xs, whole, f"Reference {number}" if count > 1 else "The reference")
         return cls(name if count == 1 or ":" in name else f"{count} of {name}", each)
 

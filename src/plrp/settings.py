@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from .errors import UsageError
+from .spelling import nearest
 
 
 class WrongSetting(UsageError, argparse.ArgumentTypeError):
@@ -161,13 +162,60 @@ COMPOSITES = (
     "attnlrp",
     "cp-lrp",
 )
-"""`"auto"`, and the names that `plrp.composite` knows, for commands that answer before torch is imported."""
+"""`"auto"`, and the names of LRP's composites, for commands that answer before torch is imported."""
+
+AGAINST = ("rescale", "rescale-gamma", "rescale-plus")
+"""The composites for differences to a reference alone."""
 
 
-def check_composite(name: str) -> None:
-    """Refuse an unknown composite."""
-    if name not in COMPOSITES:
-        raise UsageError(f"No composite named '{name}'; choose one of {', '.join(COMPOSITES)}.")
+def check_composite(name: str, reference: Any = None) -> None:
+    """Refuse an unknown composite, and without a reference one for differences to it."""
+    if name not in (*COMPOSITES, *AGAINST):
+        raise UsageError(f"No composite named '{name}'; choose one of {', '.join((*COMPOSITES, *AGAINST))}.")
+    if name in AGAINST and reference is None:
+        raise UsageError(f"The composite '{name}' explains the difference to a reference: give --reference.")
+
+
+REFERENCES: dict[str, tuple[Callable[[str], Any] | None, str]] = {
+    "zeros": (None, "zeros"),
+    "grey": (None, "grey"),
+    "blur": (gain, "blur:8"),
+    "shuffled": (count, "shuffled:20"),
+    "mean": (str, "mean:FOLDER"),
+    "mask": (int, "mask:103"),
+}
+"""The names of references: the check of the number or folder that may follow, and an example."""
+
+
+def read_reference(text: str, names: Collection[str] = tuple(REFERENCES)) -> tuple[str, Any]:
+    """A reference as text, `blur:8`: its name, which is one of `names`, and its number or folder, None if it has none.
+
+    >>> read_reference("blur:8")
+    ('blur', 8.0)
+    """
+    name, colon, given = text.strip().partition(":")
+    if name not in names:
+        examples = ", ".join(REFERENCES[known][1] for known in names)
+        raise WrongSetting(f"there is no reference '{text}' here{nearest(name, names)}; possible are {examples}")
+    check, example = REFERENCES[name]
+    try:
+        if (colon and not (check and given)) or (check is str and not given):
+            raise ValueError
+        return name, check(given) if check and colon else None
+    except ValueError:
+        takes = "no number" if check is None else f"{'a folder' if check is str else 'a number'}, as in '{example}'"
+        raise WrongSetting(f"reference '{text}': {name} takes {takes}") from None
+
+
+def reference_named(*names: str) -> Callable[[Any], Any]:
+    """The check of a setting that takes references of these names as text, or else as a tensor or a callable."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str):
+            read_reference(value, names)
+        return value
+
+    return check
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,7 @@ examples:
   plrp explain photo.jpg --model networks.py:build --weights best.pt --target dog --layers -o out.pdf
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
   plrp explain photo.jpg --target "tabby cat" --against "tiger cat" -o why.png
+  plrp explain photo.jpg --reference blur:8 --compare 0.05,0.15     why not the blurred photograph, and LRP beside it
   plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
   plrp explain photo.jpg --page-p 0.05,0.2 --page-classes 1 --no-channels -o page.html     ready much sooner
   plrp explain photo.jpg --exemplars exemplars -o page.html     with patches that show what channels stand for
@@ -123,7 +124,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_model(parser)
     how = parser.add_argument_group("explanation")
     add_pruning(how, default=0.05)
-    add_settings(how, PhotographSettings, "target", "against", "composite")
+    add_settings(how, PhotographSettings, "target", "against", "composite", "reference")
     out = parser.add_argument_group("output")
     compare: Shown = {"--compare P,P,…": ("draw a grid of λ and M± for these p instead", proportions)}
     add_options(out, OUTPUT | page_options("classes") | compare)
@@ -147,7 +148,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Explains every photograph; a bad one is reported and skipped."""
-    check_composite(arguments.composite)
+    check_composite(arguments.composite, arguments.reference)
     for option, given in (("--target", arguments.target), ("--against", arguments.against)):
         if given is not None and not given.strip():
             raise UsageError(f"{option} is empty: name a class, or leave it out.")
@@ -157,9 +158,15 @@ def run(arguments: argparse.Namespace) -> int:
     archives = output_paths(arguments.save, photographs, ".npz", "", folder) if arguments.save else None
     check_outputs(arguments, photographs, outputs, archives or ())
     with usage():
+        from plrp.vision.photograph_explanation import photograph_reference
+
         model, prunings = prepared(arguments)
         exemplars = None if arguments.exemplars is None else searched(arguments.exemplars, model)
-        settings = settings_of(PhotographSettings, arguments, prunings=prunings)
+        reference = photograph_reference(arguments.reference, model, False if arguments.quiet else None)
+        beside = arguments.beside
+        if reference is not None and arguments.compare and "lrp" not in beside:
+            beside = (*beside, "lrp")  # the grid is of differences: LRP goes beside it
+        settings = settings_of(PhotographSettings, arguments, prunings=prunings, reference=reference, beside=beside)
     queue = PhotographQueue(arguments, model, settings, exemplars)
     try:
         queue.explain(photographs, outputs, archives or [None] * len(photographs))
@@ -470,6 +477,7 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
     room = max(8, min(longest, width - (34 if in_words else 24)))
     where = "" if explanation.place is None else f", {explanation.target_name} {explanation.place.words}"
     lines = [f"{explanation.photograph.path}{where} → {', '.join(map(str, written))}"]
+    lines += [] if explanation.reference is None else [f"  {explanation.reference.words()}"]
     for name, score, probability in rows:
         mark = "◂ explained" if name == explanation.target_name else "▹ against" if name == against else ""
         mark = mark if in_words else mark[:1]

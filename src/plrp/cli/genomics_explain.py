@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plrp import genomics
 from plrp.errors import UsageError, usage
-from plrp.genomics.sequence_settings import COMPOSITE, FileSettings, ScoreSettings, VariantSettings
+from plrp.genomics.sequence_settings import FileSettings, ReferenceSettings, ScoreSettings, VariantSettings
 from plrp.settings import check_composite as check_name
 from plrp.settings import count, shard
 from plrp.spelling import plural
@@ -51,6 +51,9 @@ RECORDED = (
 )
 """The arguments that `run.json` holds."""
 
+RULED = ("lrp", "deeplift")
+"""The methods that have rules, references and prunings."""
+
 READABLE = 100
 """Bases whose letters can be read in a picture."""
 
@@ -58,7 +61,9 @@ READABLE = 100
 # -- options that these commands share
 
 
-def add_model(parser: argparse.ArgumentParser, p: float | None = None) -> None:
+def add_model(
+    parser: argparse.ArgumentParser, p: float | None = None, kind: type[ScoreSettings] = ReferenceSettings
+) -> None:
     """Which model, which of its scores is explained, and how relevance is propagated and pruned (by default by `p`)."""
     parser.add_argument(
         "--model",
@@ -67,7 +72,7 @@ def add_model(parser: argparse.ArgumentParser, p: float | None = None) -> None:
         "model.json with --weights",
     )
     add_settings(parser, FileSettings, "weights")
-    add_settings(parser, ScoreSettings, "target", "composite")
+    add_settings(parser, kind, "target", "composite", "reference")
     add_pruning(parser, default=p, flag="--redistribution")
 
 
@@ -94,10 +99,10 @@ def loaded_model(given: argparse.Namespace) -> nn.Module:
     return model if device is None else model.to(device)
 
 
-def check_composite(text: str) -> None:
+def check_composite(text: str | None, reference: str | None = None) -> None:
     """Refuse a composite that does not exist, before anything is loaded."""
-    if ":" not in text:
-        return check_name(text)
+    if text is None or ":" not in text:
+        return None if text is None else check_name(text, reference)
     from plrp.genomics.attribution import composite_from_text
 
     with usage():
@@ -128,7 +133,8 @@ def add_explain(commands: Any) -> None:
         "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.05 --out DIR --html x.html\n"
         "  plrp genomics explain peaks.bed --genome hg38.fa --width 2114 --model net.py:build --weights w.pt "
         "\\\n"
-        "      --target 0,500 -p 0.05 --out DIR --shard $SLURM_ARRAY_TASK_ID/100",
+        "      --target 0,500 -p 0.05 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n"
+        "  plrp genomics explain seqs.fa --model cnn.pt --reference shuffled:20 -p 0.1 --out DIR",
     )
     add_sequences(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder, or a URL such as s3://bucket/run")
@@ -178,7 +184,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
 def check_explain(arguments: argparse.Namespace) -> None:
     """Refuse wrong options before anything is loaded."""
-    check_composite(arguments.composite)
+    check_composite(arguments.composite, arguments.reference or (arguments.method == "deeplift" or None))
     check_out(arguments.out)
     if arguments.engine == "local" and arguments.workers is not None:
         raise UsageError("--workers goes with --engine ray; on one machine, share the work with --shard.")
@@ -192,16 +198,16 @@ def check_explain(arguments: argparse.Namespace) -> None:
         return
     if not arguments.html.lower().endswith((".html", ".htm")):
         raise UsageError(f"{arguments.html} should end in .html.")
-    if arguments.method != "lrp" or arguments.reverse_complement or arguments.hypothetical:
-        raise UsageError("--html goes with --method lrp, without --reverse-complement and --hypothetical.")
+    if arguments.method not in RULED or arguments.reverse_complement or arguments.hypothetical:
+        raise UsageError("--html goes with --method lrp or deeplift, without --reverse-complement and --hypothetical.")
 
 
 def refuse_rules(given: argparse.Namespace) -> None:
     """Refuse options of LRP with another method, which would not use them."""
-    if given.method == "lrp":
+    if given.method in RULED:
         return
-    defaults = {"unit": "auto", "redistribution": "lambda", "composite": COMPOSITE}
-    names = ("p", "sparsity_gain", *defaults, "reverse_complement", "reverse_target", "hypothetical")
+    defaults = {"unit": "auto", "redistribution": "lambda", "composite": None}
+    names = ("p", "reference", "sparsity_gain", *defaults, "reverse_complement", "reverse_target", "hypothetical")
     wrong = [name for name, value in chosen(given, *names).items() if value not in (None, False, defaults.get(name))]
     if wrong:
         options = ", ".join("-p" if name == "p" else f"--{name.replace('_', '-')}" for name in wrong)
@@ -216,7 +222,8 @@ def write_page(arguments: argparse.Namespace, settings: FileSettings) -> None:
 
     reading = chosen(arguments, "genome", "width", "ends", "largest")
     sequences = read_sequences(arguments.sequences, **reading)
-    rules = chosen(arguments, "composite", "pooling", "ambiguous", "device") | {"pruning": settings.pruning}
+    rules: dict[str, Any] = chosen(arguments, "pooling", "ambiguous", "device") | {"pruning": settings.pruning}
+    rules |= {"composite": settings.composite, "reference": settings.reference}
     rules |= {"target": read_target(settings.target), "match": settings.match is not False}
     model, name = loaded_model(arguments), Path(arguments.model).name
     count = min(arguments.html_sequences, len(sequences))
@@ -268,7 +275,7 @@ def add_variants(commands: Any) -> None:
     parser.add_argument("--genome", required=True, metavar="FASTA", help="the genome that the variants refer to")
     add_settings(parser, VariantSettings, "width")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
-    add_model(parser)
+    add_model(parser, kind=VariantSettings)
     add_settings(parser, VariantSettings, "strand", "reverse_target", "ends")
     parser.add_argument("--logos", type=int, default=10, metavar="N", help="draw the N strongest effects (default: 10)")
     add_settings(parser, VariantSettings, "batch_size", "device")
@@ -326,8 +333,9 @@ def add_compare(commands: Any) -> None:
         "compare",
         help="draw several methods under one another, with their correlation to ISM",
         description="Asks in-silico mutagenesis (ISM: every base replaced by every other letter), LRP, PLRP,\n"
-        "gradient × input and DeepLIFT (with tangermeme, where installed) about the same score, draws them, and\n"
-        "prints how far each agrees with ISM. Do this on your own network before you believe any of them.",
+        "gradient × input and DeepLIFT (LRP of differences to 20 shuffles or another --reference, also pruned)\n"
+        "about the same score, draws them, and prints how far each agrees with ISM. Do this on your own network\n"
+        "before you believe any of them.",
         epilog="example:\n"
         "  plrp genomics compare seqs.fa --model net.py:build --weights w.pt --count 20 --out compared.png",
     )
@@ -336,7 +344,7 @@ def add_compare(commands: Any) -> None:
     add_model(parser, p=0.05)
     add_options(parser, {"--count N": ("take the first N sequences", count, 10)})
     add_options(parser, {"--draw N": ("draw the first N sequences", count, 3), **WINDOW})
-    add_settings(parser, ScoreSettings, "batch_size", "device")
+    add_settings(parser, ReferenceSettings, "batch_size", "device")
     parser.set_defaults(run=run_compare)
 
 
@@ -347,7 +355,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     from plrp.genomics.outputs import target_from_text
 
     with usage():
-        check_composite(arguments.composite)
+        check_composite(arguments.composite, reference="of DeepLIFT")
         reading = chosen(arguments, "genome", "width", "largest")
         sequences = read_sequences(arguments.sequences, **reading)[: arguments.count]
         onehot = sequences.onehot()
@@ -357,7 +365,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
             raise UsageError("-p 0 is LRP, which is compared anyway: give the share to prune, such as -p 0.05.")
         model = loaded_model(arguments)
         check_fit(model, onehot, [target], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
-        settings = settings_of(ScoreSettings, arguments, target=target, pruning=pruning)
+        settings = settings_of(ReferenceSettings, arguments, target=target, pruning=pruning)
     comparison = genomics.compare_methods(model, onehot, settings, show_progress=None)
     tell(comparison)
     comparison.plot(arguments.out, names=sequences.names, count=arguments.draw, window=arguments.window)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plrp.errors import UsageError, usage
-from plrp.settings import check_composite, count
+from plrp.settings import check_composite, count, reference_named
 
 from .arguments import Shown, add_options, add_pruning, chosen, m_remedy, pruning_of, say, tell
 from .explain import page_options, page_size
@@ -30,6 +30,7 @@ examples:
   plrp text "The capital of France is" --model SmolLM2.gguf --span 5        five tokens, each explained
   plrp text "A film to forget." --model my-bert/ --target negative -p 0.1 --unit position
   plrp text "Paris is the [MASK] of France." --model my-bert/
+  plrp text "A film to forget." --model my-bert/ --reference mask        what its words add to a text without words
 
 Most tokens begin with their space: " Paris", not "Paris". A token's relevance is the sum over its embedding's channels;
 the colours are scaled to the strongest token.
@@ -41,6 +42,15 @@ ANSWER: Shown = {
     "--against ANSWER": "explain the target's score minus the score of this answer",
     "--span N|TEXT": "explain several tokens, each by itself: the next N that the model writes, or a TEXT that "
     "continues",
+}
+
+EXPLANATION: Shown = {
+    "--composite NAME": "attnlrp (default; against a reference rescale) or cp-lrp",
+    "--reference NAME": (
+        "explain why the score is not that of the same text with every word masked, all of the difference: mask (the "
+        "tokenizer's mask token), or mask:103 (the token with this id, for models without one); special tokens stay",
+        reference_named("mask"),
+    ),
 }
 
 OUTPUT: Shown = {
@@ -68,7 +78,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_options(parser.add_argument_group("answer"), ANSWER)
     how = parser.add_argument_group("explanation")
     add_pruning(how, default=None, offered=("redistribution", "unit"))
-    add_options(how, {"--composite NAME": ("attnlrp (default) or cp-lrp", str, "attnlrp")})
+    add_options(how, EXPLANATION)
     add_options(parser.add_argument_group("output"), OUTPUT)
     parser.set_defaults(run=run)
 
@@ -99,7 +109,9 @@ def run(arguments: argparse.Namespace) -> int:
         begun = time.monotonic()
         span = int(arguments.span) if arguments.span and arguments.span.isdecimal() else arguments.span
         with unwarned():  # the remarks say it
-            asked = chosen(arguments, "target", "against", "composite") | {"layers": bool(arguments.layers)}
+            asked = chosen(arguments, "target", "against", "composite", "reference") | {
+                "layers": bool(arguments.layers)
+            }
             explanation = text.explain(model, tokenizer, given, span=span, pruning=pruning, **asked)
     say(f"plrp: explained in {time.monotonic() - begun:.1f} s", arguments.quiet)
     if not arguments.quiet:
@@ -116,7 +128,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("--span explains its own tokens: leave out --target, --against and --layers.")
     if arguments.p is None and (arguments.redistribution != "lambda" or arguments.unit != "auto"):
         raise UsageError("--method and --unit go with -p.")
-    check_composite(arguments.composite)
+    if arguments.composite is not None:
+        check_composite(arguments.composite, arguments.reference)
     if not Path(arguments.model).exists():
         raise UsageError(f"{arguments.model} does not exist: give a folder with config.json, or a .gguf file.")
     for option, file, suffixes in (("-o", arguments.out, FORMATS), ("--layers", arguments.layers, PICTURES)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, needed, usage
-from plrp.settings import check_composite
+from plrp.settings import check_composite, read_reference
 
 from .arguments import Shown, add_options, add_pruning, chosen, pruning_of, say, tell
 from .explain import add_model, prepared, searched
@@ -39,6 +39,8 @@ def port_number(text: str) -> int:
 
 EXPLANATION: Shown = {
     "--composite NAME": "rules, as in plrp explain, genomics explain and text",
+    "--reference NAME": "explain differences to a reference, as in plrp explain (blur:8), genomics explain "
+    "(shuffled:20) and text (mask)",
     "--exemplars DIR": "for photographs: the folder that plrp exemplars wrote with this model, to show what channels "
     "stand for",
 }
@@ -74,9 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
     model = Path(arguments.model)
     language = model.suffix.lower() == ".gguf" or (model / "config.json").is_file()  # as `plrp text` takes it
     kind = arguments.input or ("text" if language else "photograph")
-    arguments.composite = arguments.composite or COMPOSITES[kind]
+    if arguments.reference is not None:
+        read_reference(arguments.reference, REFERENCES[kind])
+    usual = COMPOSITES[kind] if arguments.reference is None else "rescale"
+    arguments.composite = arguments.composite or usual
     if ":" not in arguments.composite:
-        check_composite(arguments.composite)
+        check_composite(arguments.composite, arguments.reference)
     if arguments.exemplars and kind != "photograph":
         raise UsageError("--exemplars goes with photographs: leave it out.")
     with needed("plrp view needs a web server", "view"):
@@ -104,9 +109,11 @@ def photograph_explainer(arguments: argparse.Namespace) -> Host:
     """Photographs, by a model of `plrp explain`."""
     from plrp.view.server import Host
     from plrp.view.uploads import open_photograph
+    from plrp.vision.photograph_explanation import photograph_reference
 
     model, (pruning, *_) = prepared(arguments)
     options = chosen(arguments, "composite", "device") | {"pruning": pruning}
+    options["reference"] = photograph_reference(arguments.reference, model, None)
     options["patches"] = None if arguments.exemplars is None else searched(arguments.exemplars, model)
     return Host(lambda content, name: open_photograph(content, name, model, **options), "photograph", model.name)
 
@@ -121,7 +128,8 @@ def sequence_explainer(arguments: argparse.Namespace) -> Host:
     composite_from_text(arguments.composite)
     model = load_model(arguments.model, arguments.weights).eval().to(arguments.device)
     label = Path(arguments.model).name
-    options = chosen(arguments, "composite", "device") | {"pruning": pruning_of(arguments), "label": label}
+    options = chosen(arguments, "composite", "device", "reference")
+    options |= {"pruning": pruning_of(arguments), "label": label}
     return Host(lambda content, name: open_sequence(content, name, model, **options), "sequence", label)
 
 
@@ -136,10 +144,12 @@ def text_explainer(arguments: argparse.Namespace) -> Host:
     loaded, label = text.load(arguments.model), Path(arguments.model).name
     composite, pruning = resolve(arguments.composite), pruning_of(arguments)
     options: dict[str, Any] = {"composite": composite, "pruning": pruning, "label": label}
+    options["reference"] = arguments.reference
     return Host(lambda content, _: open_text(content, *loaded, **options), "text", label, TEXT_PROPORTIONS, 3)
 
 
 COMPOSITES = {"photograph": "auto", "sequence": "epsilon-gamma", "text": "attnlrp"}
+REFERENCES = {"photograph": ("blur", "grey", "zeros", "mean"), "sequence": ("shuffled", "zeros"), "text": ("mask",)}
 EXPLAINERS = {"photograph": photograph_explainer, "sequence": sequence_explainer, "text": text_explainer}
 
 

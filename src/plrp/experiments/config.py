@@ -16,10 +16,12 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any
 
+from plrp import references
 from plrp.composites import composite as named_composite
 from plrp.errors import UsageError, needed
 from plrp.pruning import Pruning
 from plrp.runs.run import quoted, text_digest
+from plrp.settings import check_composite
 from plrp.spelling import nearest
 
 PAPER = ("LRP", "lambda", "M", "lambda+gain", "M+gain")
@@ -211,6 +213,8 @@ class Maps(_Selection):
 class Config:
     """A sweep. `sparsity_gain` and `measure` apply to the variants with gain, `unit` to all (see `plrp.Pruning`).
 
+    With a `reference` by name, such as `blur:8`, differences to it are explained (`plrp.references`).
+
     The samples are divided into parts of `part_size`. A part is stored when it is whole; an unfinished part is lost if
     the sweep is killed. Within a part one trace serves `batch_size` samples. `seed` decides everything random: which
     samples, perturbations, the order of ties, training.
@@ -220,6 +224,7 @@ class Config:
     model: Model
     name: str = "sweep"
     composite: str = "epsilon-plus-flat"
+    reference: str | None = None
     variants: tuple[str, ...] = PAPER
     p: tuple[float, ...] = SHARES
     sparsity_gain: float = 1.0
@@ -233,6 +238,12 @@ class Config:
 
     def __post_init__(self) -> None:
         named_composite(self.composite)  # refuses an unknown name
+        try:
+            check_composite(self.composite, self.reference)
+            if self.reference is not None:
+                references.parse(self.reference)
+        except ValueError as error:
+            raise ConfigError(str(error).replace("--reference", "`reference`")) from None
         if isinstance(self.variants, str) or not isinstance(self.variants, Sequence):
             raise ConfigError(f"variants is a list, such as ['LRP', 'lambda'], not {self.variants!r}.")
         _shares(self.p, "p")

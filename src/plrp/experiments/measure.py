@@ -71,6 +71,10 @@ class Bench:
         check_masks(config, self.samples)
         self.batch_size = config.batch_size  # smaller where memory is not enough: that changes no result
 
+    def trace(self, inputs: Tensor) -> plrp.Trace:
+        """The forward pass on a batch, or its difference to that on the references."""
+        return plrp.trace(self.model, inputs, reference=self.config.reference)
+
     def part(self, index: int, tick: Tick = lambda kind, count: None) -> PartContent:
         """The results of one part."""
         rows = ScoreRows()
@@ -107,9 +111,9 @@ class Bench:
             seconds[kind] = (clock() - start) / len(chosen)
             return result
 
-        trace = plrp.trace(self.model, batch.inputs)  # the first pass costs more than the others
+        trace = self.trace(batch.inputs)  # the first pass costs more than the others
         trace.explain(target=batch.target(trace), composite=self.config.composite)
-        trace = timed(TRACE, lambda: plrp.trace(self.model, batch.inputs))
+        trace = timed(TRACE, lambda: self.trace(batch.inputs))
         target = batch.target(trace)
         if any(metric.function == "pixel_flipping" for metric in self.config.metrics):
             timed(FORWARD, lambda: predict(self.model, batch.inputs))
@@ -150,7 +154,7 @@ class Bench:
         """One value per pixel or base, (batch, *space): colours summed; of letters, the one that is there."""
         if relevance.ndim < 3:
             return relevance
-        if self.samples.pooling == "present":
+        if self.samples.pooling == "present" and self.config.reference is None:  # differences have two letters
             relevance = relevance * (inputs > 0)
         return relevance.sum(1)
 
@@ -180,7 +184,7 @@ class _Batch:
     def measure(self) -> tuple[ScoreRows, StoredMaps | None]:
         """Measure everything: the scores, and the maps to store."""
         config, bench = self.config, self.bench
-        trace = plrp.trace(bench.model, self.inputs)
+        trace = bench.trace(self.inputs)
         self.tick(TRACE, len(self.indices))
         target = self.target(trace)
         score = trace.output.gather(1, target[:, None])[:, 0].double()
@@ -192,7 +196,8 @@ class _Batch:
         original: dict[Cell, Tensor] = {}
         for cells, explanation in bench.explanations(trace, target, config.cells):
             relevance = bench.pooled(explanation.relevance, self.inputs)
-            self.measure_maps(cells, relevance, explanation.relevance.flatten(1).sum(1, dtype=torch.float64) / score)
+            kept = explanation.relevance.flatten(1).sum(1, dtype=torch.float64) / explanation.score.double()
+            self.measure_maps(cells, relevance, kept)
             self.measure_balance(cells, explanation)
             for variant, p in cells:
                 self.tick(variant, len(self.indices))
@@ -316,7 +321,7 @@ class _Batch:
                 self.record(metric, [cell], worst[metric.name, cell], rows)
 
     def _maps(self, inputs: Tensor, target: Tensor, cells: list[Cell]) -> Iterator[tuple[Cell, Tensor]]:
-        trace = plrp.trace(self.bench.model, inputs)
+        trace = self.bench.trace(inputs)
         for shared, explanation in self.bench.explanations(trace, target, cells):
             relevance = self.bench.pooled(explanation.relevance, inputs)
             for cell in shared:

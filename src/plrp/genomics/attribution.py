@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -21,16 +21,19 @@ from torch import Tensor, nn
 from plrp.balance import Problem, alarm, find_problems, mass_of, unwarned
 from plrp.composites import AUTO, Composite, automatic, is_any, is_conv
 from plrp.composites import composite as named_composite
-from plrp.explanation import explain
+from plrp.explanation import Explanation, averaged, explain
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.references import Reference, References
 from plrp.request import Request
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
 from plrp.runs.memory import fitting
+from plrp.tape.difference import DifferenceTrace
 from plrp.tape.maps import LinearMap
 from plrp.tape.refusals import check_model, device_of
 from plrp.tape.trace import Trace, record
 from plrp.tape.values import Op, Value
+from plrp.tape.verification import record_verified
 
 from .outputs import target_from_text
 from .sequence_settings import COMPOSITE, Pooling, SequenceSettings
@@ -40,6 +43,7 @@ Model: TypeAlias = nn.Module | Callable[..., Any]
 Device: TypeAlias = str | torch.device | None
 PROBLEM = np.dtype("U16")  # a word of `Problem`
 COLUMNS = ("relevance", "score", "target", "problems")  # the fields of `Attribution` that a method computes
+AGAINST = ("reference_score", "reference_spread")  # and against a reference
 BATCH = 128
 """Sequences that are explained at once, at most."""
 BASES = 2**18
@@ -61,7 +65,8 @@ class Attribution:
 
     `relevance` (sequence, letter, position); `onehot`, the input, likewise; `score` (sequence,), the explained output;
     `target` (sequence,), the explained class, −1 where the target is not a class; `problems` (sequence,), what broke in
-    the arithmetic of an explanation (a value of `plrp.balance.Problem`), empty where nothing did.
+    the arithmetic of an explanation (a value of `plrp.balance.Problem`), empty where nothing did. Against references
+    `score` is f(x) minus `reference_score` (sequence,), the mean of f(x⁰), whose deviation is `reference_spread`.
     """
 
     relevance: Values
@@ -69,6 +74,8 @@ class Attribution:
     score: Values
     target: Ints
     problems: npt.NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, PROBLEM))
+    reference_score: Values = field(default_factory=lambda: np.zeros(0, np.float32))
+    reference_spread: Values = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def __len__(self) -> int:
         return len(self.relevance)
@@ -102,8 +109,8 @@ def explain_sequences(
     """Relevance of every base of many sequences of one length.
 
     `sequences`: one-hot (sequence, 4, position), letters, or the result of a reader. The fields of `SequenceSettings`
-    may be given as keywords: `target`, `composite`, `pruning`, `reverse_complement`, `reverse_target`, `hypothetical`,
-    `batch_size`, `device`.
+    may be given as keywords: `target`, `composite`, `reference`, `pruning`, `reverse_complement`, `reverse_target`,
+    `hypothetical`, `batch_size`, `device`.
 
     >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
     >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
@@ -119,7 +126,8 @@ def joined(batches: Iterable[Attribution], onehot: OneHot) -> Attribution:
     parts = list(batches)
     if not parts:
         return Attribution(np.zeros_like(onehot), onehot, np.zeros(0, np.float32), np.zeros(0, np.int64))
-    return Attribution(onehot=onehot, **{c: np.concatenate([getattr(part, c) for part in parts]) for c in COLUMNS})
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in (*COLUMNS, *AGAINST)}
+    return Attribution(onehot=onehot, **columns)
 
 
 def explain_batches(
@@ -168,11 +176,15 @@ class _BatchExplainer:
     def explain(self, begin: int, size: int) -> Attribution:
         """One batch, on one strand or as the mean over both."""
         rows = slice(begin, begin + size)
-        x = self._input(rows)
-        relevance, score, classes, problems = self._relevance(x, self.target.of(rows))
+        x, given = self._input(rows), self.settings.reference
+        references = None if given is None else References.given(given, x, equal=True)
+        relevance, explanation, problems = self._relevance(x, self.target.of(rows), references)
+        score, classes, against = explanation.score, explanation.target, explanation.reference
         if self.settings.reverse_complement:
             other = classes if self.reverse_target.given is None else self.reverse_target.of(rows)
-            flipped, _, _, reverse_problems = self._relevance(x.flip(1, 2), other)
+            if references is not None:
+                references = replace(references, each=tuple((x0.flip(1, 2),) for (x0,) in references.each))
+            flipped, _, reverse_problems = self._relevance(x.flip(1, 2), other, references)
             relevance = (relevance + flipped.flip(1, 2)) / 2
             problems = [here or there for here, there in zip(problems, reverse_problems, strict=True)]
         numbers = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(x), -1)
@@ -182,23 +194,61 @@ class _BatchExplainer:
             score.cpu().numpy().astype(np.float32),
             numbers.astype(np.int64),
             np.array(["" if problem is None else problem.value for problem in problems], PROBLEM),
+            *(() if against is None else (one.float().cpu().numpy() for one in against.means())),
         )
 
     def _input(self, rows: slice) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.onehot[rows], np.float32)).to(self.device)
 
-    def _relevance(self, x: Tensor, target: Any) -> tuple[Tensor, Tensor, Any, list[Problem | None]]:
-        """Relevance, score, target and problems of one batch on one strand."""
-        pruning, hypothetical = self.settings.pruning, self.settings.hypothetical
+    def _relevance(
+        self, x: Tensor, target: Any, references: References | None
+    ) -> tuple[Tensor, Explanation, list[Problem | None]]:
+        """Relevance, explanation and problems of one batch on one strand."""
+        hypothetical = self.settings.hypothetical
+        asked = {"target": target, "composite": self.composite, "pruning": self.settings.pruning}
         with unwarned() if hypothetical else nullcontext():
-            explanation = explain(self.model, x, target=target, composite=self.composite, pruning=pruning)
+            if references is None:
+                explanation = explain(self.model, x, **asked)
+                relevance = explanation.relevance
+            else:
+                relevance, explanation = explain_against(self.model, x, references, hypothetical, **asked)
         if hypothetical:
-            present = [explanation.relevance * x]  # scores of absent letters are not conserved
+            present = [relevance * x]  # scores of absent letters are not conserved
             problems = find_problems(mass_of(present), explanation._grown)
             alarm(problems)
         else:
             problems = explanation.problems()
-        return explanation.relevance.float(), explanation.score, explanation.target, problems
+        return relevance.float(), explanation, problems
+
+
+def explain_against(
+    model: Model, inputs: Any, references: References, hypothetical: bool, **asked: Any
+) -> tuple[Tensor, Explanation]:
+    """Relevance (sequence, letter, position) against references, and the explanation that has the scores.
+
+    Of a position Δx = x − x⁰ has two letters. Here both stand at the letter that is there; where there is none, they
+    stay. Hypothetical scores are those of each letter b in its place, c_b = m_b − Σ_a m_a x⁰_a, with the multipliers m
+    that the `Hypothetical` rule hands down; the mean over the references is returned.
+    """
+    now = record_verified(model, inputs)
+    x = now.inputs[0].data
+    scores = torch.zeros_like(x)
+
+    def each() -> Iterator[Explanation]:
+        nonlocal scores
+        for one in references.single:
+            explanation = replace(DifferenceTrace(now, one).check_supported().explain(**asked), _source=None)
+            m = explanation.relevance if now.single else explanation.relevance[0]
+            if hypothetical:
+                scores = scores + (m - (m * one.each[0][0]).sum(1, keepdim=True)) / len(references)
+            yield explanation
+
+    explanation = averaged(each())
+    relevance = explanation.relevance if now.single else explanation.relevance[0]
+    letters = x.sum(1, keepdim=True)
+    there = torch.where(letters > 0, letters, 1.0)
+    moved = torch.where(letters > 0, relevance.sum(1, keepdim=True) * x / there, relevance)
+    return scores if hypothetical else moved, explanation
 
 
 def strand_targets(*targets: Any) -> tuple[Any, ...]:
@@ -297,7 +347,7 @@ class Hypothetical(Rule):
         if not isinstance(rule, (Epsilon, ZPlus, AlphaBeta, Gamma)):
             raise ValueError(
                 "Hypothetical scores need a first-layer rule proportional to the input (Epsilon, ZPlus, AlphaBeta, "
-                f"Gamma), not {rule!r}: use composite='epsilon-gamma'."
+                f"Gamma), not {rule!r}: use composite='epsilon-gamma', or against a reference 'rescale'."
             )
         self.rule = rule
         self.epsilon = rule.epsilon
@@ -309,8 +359,11 @@ class Hypothetical(Rule):
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """The rule's branches with the same denominators, but ones in place of the input."""
-        if (x < 0).any():
-            raise ValueError("Hypothetical scores are for one-hot input; this one has negative entries.")
+        if (x < 0).any() and not isinstance(self.rule, Epsilon):
+            raise ValueError(
+                "Hypothetical scores are for one-hot input, and this one has negative entries; against a reference "
+                "they need composite='rescale'."
+            )
         branches = []
         for branch in self.rule.branches(map, x, z, nonnegative=True):  # one-hot: x ≥ 0, a single part each
             d = branch.denominator
@@ -371,9 +424,9 @@ def attribute(
     random_state: int | None = None,
     verbose: bool = False,
     *,
-    composite: str | Composite = COMPOSITE,
+    composite: str | Composite | None = None,
     pruning: Pruning | None = None,
-) -> Tensor:
+) -> Any:
     """Relevance of one-hot sequences (batch, 4, length), in their shape, on the CPU: tangermeme's `deep_lift_shap`.
 
         from tangermeme.deep_lift_shap import deep_lift_shap        becomes
@@ -384,19 +437,23 @@ def attribute(
     `explain_sequences` takes. `hypothetical`: scores of absent letters too (see `Hypothetical`), for TF-MoDISco.
     `composite` and `pruning` are plrp's own.
 
-    The signature is tangermeme's. LRP explains the score itself, not its distance from a reference: `references`,
-    `n_shuffles`, `random_state` and the settings of DeepLIFT's convergence are accepted and not used. Their results
-    (`return_references`, `raw_outputs`) cannot be returned and are refused.
+    The signature is tangermeme's. Without `references` this is LRP, which explains the score itself: `n_shuffles` and
+    `random_state` are not used then. With them it is DeepLIFT, by our own engine, whatever the model is made of:
+    `references` is tangermeme's function or tensor (batch, n, 4, length), or a reference of ours such as
+    `"shuffled:20"`; `return_references` returns (relevance, references). The settings of DeepLIFT's convergence have no
+    meaning, since every difference arrives, and multipliers (`raw_outputs`) cannot be returned.
 
     >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
     >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
     >>> attribute(network, torch.eye(4)[:, torch.arange(10) % 4][None], target=1, device="cpu").shape
     torch.Size([1, 4, 10])
     """
-    if return_references or raw_outputs:
+    if raw_outputs or (return_references and references is None):
         raise ValueError(
-            "LRP has no references and no multipliers to return: leave return_references and raw_outputs out."
+            "There are no multipliers to return, and references only if they are given: leave return_references and "
+            "raw_outputs out."
         )
+    composite = composite or (COMPOSITE if references is None else "rescale")
     X = torch.from_numpy(X) if isinstance(X, np.ndarray) else X
     _check_inputs(X, args or (), batch_size)
     asked = Request(target=strand_targets(target)[0], pruning=pruning).target
@@ -409,16 +466,33 @@ def attribute(
         inputs = [part.to(where, number) for part in (_unpacked(X[rows]), *(extra[rows] for extra in args or ()))]
         return tuple(inputs) if args else inputs[0]
 
-    parts = []
+    parts, used = [], []
     with evaluating(model, where), progress("explaining", len(X), None if verbose else False) as step:
         rules = _rules(composite, hypothetical, model, batch(slice(1)))
         for begin in range(0, len(X), batch_size):
             rows = slice(begin, begin + batch_size)
-            relevance = explain(model, batch(rows), target=asked.of(rows), composite=rules, pruning=pruning).relevance
-            relevance = (relevance[0] if args else relevance).float().cpu()
+            inputs, how = batch(rows), {"target": asked.of(rows), "composite": rules, "pruning": pruning}
+            if references is None:
+                relevance = explain(model, inputs, **how).relevance
+                relevance = relevance[0] if args else relevance
+            else:
+                given = _references(references, inputs, rows, n_shuffles, random_state)
+                relevance, _ = explain_against(model, inputs, given, hypothetical, **how)
+                used += [torch.stack([one[0] for one in given.each], 1).cpu()] if return_references else []
+            relevance = relevance.float().cpu()
             parts.append(relevance if hypothetical else relevance * (_unpacked(X[rows]).cpu() > 0))
             step(len(relevance))
-    return torch.cat(parts)
+    return (torch.cat(parts), torch.cat(used)) if return_references else torch.cat(parts)
+
+
+def _references(given: Any, inputs: Any, rows: slice, count: int, seed: int | None) -> References:
+    """Our references, or tangermeme's: a function or a tensor (batch, n, 4, length)."""
+    x, *others = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not isinstance(given, str | Reference):
+        stack = given[rows] if isinstance(given, Tensor) else given(x.cpu(), n=count, random_state=seed)
+        given = stack.transpose(0, 1).to(x)
+        return References.given((given, *(None for _ in others)) if others else given, inputs, equal=True)
+    return References.given(given, inputs, equal=True)
 
 
 def _check_inputs(X: Any, args: Sequence[Tensor], batch_size: int) -> None:

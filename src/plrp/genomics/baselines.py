@@ -10,7 +10,6 @@ left out.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,8 @@ from torch import Tensor, nn
 from plrp.metrics.feature_rows import pearson, spearman
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.references import shuffled
+from plrp.settings import AGAINST
 from plrp.tables import render_table
 from plrp.tape.head import Headless
 from plrp.tape.refusals import device_of
@@ -35,7 +36,6 @@ from .attribution import (
     Model,
     _onehot,
     batch_size_for,
-    evaluating,
     explain_batches,
     explain_sequences,
     joined,
@@ -43,7 +43,7 @@ from .attribution import (
     strand_targets,
 )
 from .logo import logo_page
-from .sequence_settings import ScoreSettings
+from .sequence_settings import COMPOSITE, SHUFFLED, ReferenceSettings
 from .sequences import Floats, Ints, OneHot, Values, decode
 
 
@@ -59,7 +59,6 @@ class ScoreModel(nn.Module):
         trace = record(model, example)
         self.outputs, self.target = Headless(model, trace), target
         self.training = self.outputs.training
-        self.kinds = {op.kind for op in trace.ops}
 
     def forward(self, x: Tensor, numbers: Tensor) -> Tensor:
         """The score of every sample, (batch, 1)."""
@@ -191,58 +190,12 @@ def gradient_input(
     return joined(parts, task.onehot)
 
 
-def deeplift(
-    model: Model,
-    sequences: Any,
-    *,
-    target: Any = None,
-    shuffles: int = 20,
-    seed: int = 0,
-    batch_size: int = 128,
-    device: Device = None,
-) -> Attribution:
-    """DeepLIFT with dinucleotide-shuffled references, by tangermeme, which must be installed.
+def deeplift(model: Model, sequences: Any, *, shuffles: int = 20, seed: int = 0, **settings: Any) -> Attribution:
+    """DeepLIFT with dinucleotide-shuffled references: `explain_sequences` against them; `settings` are its keywords.
 
-    tangermeme knows non-linear operations that are modules. It treats all others as linear and warns. Here that warning
-    is an error, since the numbers would mean little.
+    It is tangermeme's where tangermeme is right, and knows every operation that has a difference form.
     """
-    try:
-        from tangermeme.deep_lift_shap import deep_lift_shap
-    except ImportError:
-        raise ImportError("DeepLIFT needs tangermeme: pip install tangermeme") from None
-    task = _Task(model, sequences, target, batch_size, device)
-    x = torch.from_numpy(np.ascontiguousarray(task.onehot))
-    with warnings.catch_warnings(), evaluating(task.score, task.where):  # tangermeme puts all modules into one mode
-        warnings.filterwarnings("error", message="Convergence deltas are", category=RuntimeWarning)
-        warnings.filterwarnings("ignore", message="Convergence deltas too high", category=RuntimeWarning)
-        try:
-            relevance = deep_lift_shap(
-                task.score, x, args=(torch.arange(len(x)),), target=0, batch_size=batch_size, n_shuffles=shuffles,
-                device=str(task.where), random_state=seed,
-            )  # fmt: skip
-        except RuntimeWarning as warning:
-            raise ValueError(
-                "tangermeme cannot explain this model: it has no rule for one of its operations and treats it as linear"
-                f"{_functional(task.score)}. It knows modules such as nn.ReLU and nn.MaxPool1d, but no functions and "
-                "no adaptive pooling."
-            ) from warning
-    with torch.no_grad():
-        scores = [task.scores(task.x(rows), rows.start).float().cpu() for rows in task.batches]
-    return Attribution(relevance.float().numpy(), task.onehot, torch.cat(scores).numpy(), task.classes)
-
-
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU,
-    "softplus": nn.Softplus, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "softmax": nn.Softmax,
-}  # fmt: skip
-
-
-def _functional(score: ScoreModel) -> str:
-    """The activations of a model that are functions and not modules, as part of a sentence; empty if none is known."""
-    kinds = {type(module) for module in score.modules()}
-    names = [name for name, kind in _ACTIVATIONS.items() if name in score.kinds and kind not in kinds]
-    names += [name for name in ("amax", "max", "lstm", "gru", "attention") if name in score.kinds]
-    return f", here {', '.join(names)}" if names else ""
+    return explain_sequences(model, sequences, reference=shuffled(shuffles, seed=seed), **settings)
 
 
 METHODS: dict[str, Callable[..., Attribution]] = {
@@ -265,7 +218,7 @@ def attribute_by(
     step: Callable[[int], None] = lambda count: None,
     **rules: Any,
 ) -> Attribution:
-    """Attribution by one of `METHODS` (None: LRP); `rules`, such as `composite` and `pruning`, are LRP's alone.
+    """Attribution by one of `METHODS` (None: LRP); `rules`, such as `composite`, are LRP's and DeepLIFT's.
 
     Methods that work in batches call `step` with the number of sequences of each finished batch.
     """
@@ -276,7 +229,8 @@ def attribute_by(
             yield part
             step(len(part))
 
-    if method in (None, "lrp"):
+    if method in (None, "lrp", "deeplift"):
+        rules |= {"reference": rules.get("reference") or SHUFFLED} if method == "deeplift" else {}
         return joined(counted(explain_batches(model, onehot, target=target, **options, **rules)), onehot)
     options["batch_size"] = batch_size or batch_size_for(onehot.shape[2])
     if method != "ism":
@@ -349,18 +303,20 @@ class Comparison:
 def compare_methods(
     model: Model,
     sequences: Any,
-    settings: ScoreSettings | None = None,
+    settings: ReferenceSettings | None = None,
     *,
     show_progress: bool | None = False,
     **changes: Any,
 ) -> Comparison:
-    """ISM, LRP, PLRP, gradient × input and DeepLIFT on the same sequences, to see which to trust on this network.
+    """ISM, LRP, gradient × input and DeepLIFT on the same sequences, to see which to trust on this network.
 
-    The fields of `ScoreSettings` may be given as keywords: `target`, `composite`, `pruning` (PLRP-λ with p = 0.05
-    unless given), `batch_size` and `device`. A method that cannot be used on the model (tangermeme is not installed, or
-    does not know an operation) is left out, with its reason in `Comparison.refused`.
+    LRP and DeepLIFT are pruned, too.
+
+    The fields of `ReferenceSettings` may be given as keywords: `target`, `composite` of LRP, `reference` of DeepLIFT
+    (20 shuffles unless given), `pruning` (PLRP-λ with p = 0.05 unless given), `batch_size` and `device`. A method that
+    cannot be used on the model is left out, with its reason in `Comparison.refused`.
     """
-    settings = ScoreSettings.of(settings, changes)
+    settings = ReferenceSettings.of(settings, changes)
     pruning = Pruning() if settings.pruning is None else settings.pruning
     onehot = _onehot(sequences)
     options: dict[str, Any] = {
@@ -373,12 +329,18 @@ def compare_methods(
         options["target"] = mutations.target.tolist()  # the classes that win, for all methods
     per_base = {"ISM": mutations.per_base()}
     refused: dict[str, str] = {}
-    for name, method, rules in (
-        ("LRP", "lrp", {"composite": settings.composite}),
-        (pruning_title(pruning), "lrp", {"composite": settings.composite, "pruning": pruning}),
+    lrp: dict[str, Any] = {"composite": COMPOSITE if settings.composite in AGAINST else settings.composite}
+    rescale: dict[str, Any] = {"reference": settings.reference or SHUFFLED}
+    rescale |= {"composite": settings.composite} if settings.composite in AGAINST else {}
+    against = f"DeepLIFT, {rescale['reference']}"
+    methods: list[tuple[str, str, dict[str, Any]]] = [
+        ("LRP", "lrp", lrp),
+        (pruning_title(pruning), "lrp", {**lrp, "pruning": pruning}),
         ("gradient × input", "gradient-input", {}),
-        ("DeepLIFT", "deeplift", {}),
-    ):
+        (against, "lrp", rescale),
+        (f"{against}, {pruning_title(pruning)}", "lrp", {**rescale, "pruning": pruning}),
+    ]
+    for name, method, rules in methods:
         try:
             per_base[name] = attribute_by(method, model, onehot, **options, **rules).per_base()
         except (ImportError, RuntimeError, ValueError, TypeError, AttributeError) as error:

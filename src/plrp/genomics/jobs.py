@@ -32,7 +32,7 @@ from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.settings import LARGEST
 from plrp.tape.refusals import check_device
 
-from .attribution import COLUMNS, pool
+from .attribution import AGAINST, COLUMNS, pool
 from .baselines import attribute_by
 from .export import npz_bytes, write_bedgraph, write_npz_rows, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
@@ -135,7 +135,9 @@ def explain_file(
     `relevance.parquet`, and `relevance.bedgraph` where genomic coordinates are known.
     """
     settings = FileSettings.of(settings, changes)
-    if settings.method != "lrp" and (settings.pruning or settings.reverse_complement or settings.hypothetical):
+    if settings.method not in ("lrp", "deeplift") and (
+        settings.pruning or settings.reverse_complement or settings.hypothetical
+    ):
         raise ValueError(f"method={settings.method!r} takes no pruning, hypothetical scores or mean over strands.")
     if engine is not None and not isinstance(model, str):
         raise ValueError("on a cluster the model is named, such as 'file.py:factory': a module cannot be sent.")
@@ -282,9 +284,14 @@ class Explaining:
         with unwarned():  # they are counted
             attribution = attribute_by(self.settings.method, self.model, onehot, **options)
         per_base = pool(attribution.relevance, onehot, self.settings.pooling)
-        columns = {name: getattr(attribution, name) for name in COLUMNS}
+        columns = {name: getattr(attribution, name) for name in self.columns}
         columns |= zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True)
         self.run.write(k, npz_bytes(**columns))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The fields of `Attribution` that a part holds."""
+        return COLUMNS if self.settings.reference is None else (*COLUMNS, *AGAINST)
 
     def stored(self, arrays: Sequence[str]) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:
         """The rows of every part, and some arrays that it holds."""
@@ -382,23 +389,29 @@ def _matches(run: Run) -> list[Match] | None:
 
 
 def gather_scores(explaining: Explaining) -> int:
-    """Write each sequence's target, score, sum of relevance, and a remark; returns how many have broken arithmetic."""
+    """Write each sequence's target, score, sum of relevance, and a remark; returns how many have broken arithmetic.
+
+    Against a reference the score is a difference: f(x), the mean of f(x⁰) and its deviation follow.
+    """
     settings = explaining.settings
     # Hypothetical scores are also of letters that are not there, which are no share of the score.
     pooling: Pooling = "present" if settings.hypothetical else "sum"
     lines: dict[int, tuple[object, ...]] = {}
     broken, words = 0, [problem.value for problem in Problem]  # older versions used other words, for other things
-    for rows, (relevance, scores, targets, problems) in explaining.stored(COLUMNS):
+    for rows, (relevance, scores, targets, problems, *before) in explaining.stored(explaining.columns):
         onehot = encode(explaining.sequences[rows], settings.ambiguous)
         sums = pool(relevance, onehot, pooling).sum(-1, dtype=np.float64)
         known = [str(problem) if problem in words else "" for problem in problems] or [""] * len(rows)  # only of LRP
         broken += sum(map(bool, known))
-        for row, total, score, target, problem in zip(rows, sums, scores, targets, known, strict=True):
-            remark = problem or NOTHING * (not score and not total)
-            lines[row] = "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark
+        others = list(zip(scores + before[0], *before, strict=True)) if before else []
+        for place, (row, total, score, target) in enumerate(zip(rows, sums, scores, targets, strict=True)):
+            remark = known[place] or NOTHING * (not score and not total)
+            more = (f"{number:.6g}" for number in others[place]) if before else ()
+            lines[row] = "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark, *more
     table = [(name, *lines[row]) for row, name in enumerate(explaining.sequences.names)]
     with explaining.run.place.new_file("scores.tsv") as path:
-        header = ("name", "target", "score", "relevance", "remark")
+        against = () if explaining.settings.reference is None else ("input_score", *AGAINST)
+        header = ("name", "target", "score", "relevance", "remark", *against)
         path.write_text("".join(tsv_line(*line) for line in (header, *table)))
     return broken
 

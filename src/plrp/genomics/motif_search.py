@@ -55,7 +55,7 @@ def run_settings(folder: str | Path, *, target: Any = None, reverse_target: Any 
     has to be given once more, for example `target="net.py:score"`; other targets may be.
     """
     run = read_run(folder)
-    named = ("method", "composite", "pooling", "ambiguous", "reverse_complement", "hypothetical")
+    named = ("method", "composite", "reference", "pooling", "ambiguous", "reverse_complement", "hypothetical")
     settings: dict[str, Any] = {name: run[name] for name in named if name in run}
     settings["pruning"] = _pruning(folder, run)
     settings["target"] = _target(folder, "target", run.get("target"), target)

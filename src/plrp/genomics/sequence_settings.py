@@ -9,7 +9,7 @@ import argparse
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from plrp.settings import LARGEST, Settings, amount, count, proportion, setting
+from plrp.settings import LARGEST, Settings, amount, count, proportion, reference_named, setting
 
 from .outputs import checked_target
 
@@ -30,6 +30,8 @@ Strand: TypeAlias = Literal["+", "-", "both", "info"]
 
 COMPOSITE = "epsilon-gamma"
 """The rules for one-hot input: see `plrp.genomics.attribution`."""
+SHUFFLED = "shuffled:20"
+"""The references of DeepLIFT."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,34 @@ class ScoreSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceSettings(ScoreSettings):
+class ReferenceSettings(ScoreSettings):
+    """The same, for scores or for their differences to the scores of references."""
+
+    composite: str | Composite = setting(
+        None,
+        f"rules per layer: a name, or gamma:0.25, alpha-beta:2, epsilon:0.01 (default: {COMPOSITE}; against a "
+        "reference rescale, which is DeepLIFT's)",
+        metavar="NAME",
+        stored=True,
+    )
+    reference: Any = setting(
+        None,
+        f"explain why the score is not that of a reference, all of the difference: {SHUFFLED} (each sequence in 20 "
+        "random orders with the same dinucleotides; results are means) or zeros (no letter anywhere). It takes as many "
+        "times longer as there are references",
+        metavar="NAME",
+        check=reference_named("shuffled", "zeros"),
+        stored=True,
+    )
+
+    def __post_init__(self) -> None:
+        if self.composite is None or (self.composite == "auto" and self.reference is not None):
+            object.__setattr__(self, "composite", COMPOSITE if self.reference is None else "rescale")
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceSettings(ReferenceSettings):
     """How sequences are explained.
 
     - `target` as in `plrp.explain`. A list or tensor of classes has one per sequence. An index tuple `(track,
@@ -66,7 +95,9 @@ class SequenceSettings(ScoreSettings):
     - `reverse_complement`: explain both strands, for the class that wins on the given one, and average them position by
       position. If the target is not a class, the reverse strand needs a `reverse_target` (position p of the given
       strand is L − 1 − p there);
-    - `hypothetical`: see `Hypothetical`; `pruning`: None is plain LRP.
+    - `hypothetical`: see `Hypothetical`; `pruning`: None is plain LRP;
+    - `reference`: a name, a tensor or a callable as in `plrp.explain`. The relevance of a position then stands at the
+      letter that is there, the part of the reference's letters with it.
     """
 
     reverse_complement: bool = setting(False, "average the relevance over both strands", stored=True)
@@ -115,7 +146,8 @@ class FileSettings(SequenceSettings):
     )
     method: str = setting(
         "lrp",
-        "lrp, with or without pruning; ism, in-silico mutagenesis, is exact and slow; deeplift needs tangermeme",
+        "lrp, with or without pruning; ism, in-silico mutagenesis, is exact and slow; deeplift is short for "
+        f"--reference {SHUFFLED}",
         choices=("lrp", "ism", "gradient-input", "deeplift"),
     )
     genome: str | Path | None = setting(None, "genome of a BED file", metavar="FASTA")
@@ -151,6 +183,13 @@ class FileSettings(SequenceSettings):
         metavar="BYTES",
         check=amount,
     )
+
+    def __post_init__(self) -> None:
+        if self.method == "deeplift" and self.reference is None:
+            object.__setattr__(self, "reference", SHUFFLED)
+        if self.reference is not None and not isinstance(self.reference, str):
+            raise TypeError(f"The reference of a file is a name, which its results carry, such as {SHUFFLED!r}.")
+        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import plrp
+from plrp.references import mask_token
+from plrp.settings import read_reference
 from plrp.tape.refusals import device_of
 from plrp.target_text import class_number
 from plrp.targets import contrast
@@ -76,11 +78,12 @@ class TracedText:
         *,
         target: str | int | None = None,
         against: str | int | None = None,
-        composite: str | plrp.Composite = "attnlrp",
+        composite: str | plrp.Composite | None = None,
         pruning: plrp.Pruning | None = None,
         layers: bool | Sequence[str] = False,
     ) -> ExplainedText:
         """Explain this forward pass; see `plrp.text.explain`."""
+        composite = composite or ("attnlrp" if self.trace.now is self.trace else "rescale")
         chosen = int(self.scores.argmax()) if target is None else self.number(target)
         other = None if against is None else self.number(against, "against")
         if chosen == other:
@@ -106,13 +109,14 @@ class TracedText:
         )
 
 
-def trace(model: Any, tokenizer: Any, text: str) -> TracedText:
-    """Run a model once on a text, to explain it many times; see `explain` for the models."""
+def trace(model: Any, tokenizer: Any, text: str, reference: Any = None) -> TracedText:
+    """Run a model once on a text, to explain it many times; see `explain` for the models and references."""
     kind, tokens, encoded = _read(model, tokenizer, text)
     position = None if kind == "class" else 0
     if kind == "masked token":
         position = _mask(tokenizer, tokens)
-    passed = plrp.trace(Forward(model, kind, encoded=encoded), _ids(tokens, model))
+    against = text_reference(reference, tokenizer)
+    passed = plrp.trace(Forward(model, kind, encoded=encoded), _ids(tokens, model), reference=against)
     return TracedText(text, tokens, kind, passed, position, model, tokenizer, encoded)
 
 
@@ -141,9 +145,10 @@ def explain(
     target: str | int | None = None,
     against: str | int | None = None,
     span: int | str | None = None,
-    composite: str | plrp.Composite = "attnlrp",
+    composite: str | plrp.Composite | None = None,
     pruning: plrp.Pruning | None = None,
     layers: bool | Sequence[str] = False,
+    reference: Any = None,
 ) -> Any:
     """Explain the answer of a language model to a text: an `ExplainedText`, the relevance of each token.
 
@@ -154,15 +159,17 @@ def explain(
     - `against`: a second answer; the difference of both scores is explained;
     - `span`: several tokens instead, as an `ExplainedSpan` with one explanation for each: a text that goes on from the
       given one, or how many tokens the model is to write itself;
-    - `composite`, `pruning`, `layers`: see `plrp.explain`.
+    - `composite`, `pruning`, `layers`: see `plrp.explain`; None is `attnlrp`, against a reference `rescale`;
+    - `reference`: explain why the score is not that of other token ids: `"mask"`, the tokenizer's mask token in place
+      of every word's; `"mask:103"`, the token with this id; or as in `plrp.explain`.
     """
     if span is None:
-        return trace(model, tokenizer, text).explain(
+        return trace(model, tokenizer, text, reference).explain(
             target=target, against=against, composite=composite, pruning=pruning, layers=layers
         )
     if target is not None or against is not None:
         raise ValueError("span names the tokens to explain: leave out target and against.")
-    answers = _trace_span(model, tokenizer, text, span)
+    answers = _trace_span(model, tokenizer, text, span, reference)
     prompt = len(answers[0].tokens) - len(answers)
     explanations = []
     for reads, one in enumerate(answers, start=prompt):  # each is explained from the tokens before it
@@ -172,7 +179,7 @@ def explain(
     return ExplainedSpan(text, tuple(explanations), prompt)
 
 
-def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[TracedText]:
+def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str, reference: Any) -> list[TracedText]:
     """For each token of a span, the one forward pass over text and span.
 
     A causal model's scores at a token do not depend on later ones.
@@ -194,8 +201,18 @@ def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[
     whole = (*tokens, *added)
     read = whole[:-1]  # nobody reads the last token
     check_model(model, tokenizer, _ids(read[encoded:], model))
-    passed = plrp.trace(Forward(model, kind, positions=len(new), encoded=encoded), _ids(read, model))
+    forward, against = Forward(model, kind, positions=len(new), encoded=encoded), text_reference(reference, tokenizer)
+    passed = plrp.trace(forward, _ids(read, model), reference=against)
     return [TracedText(text, whole, kind, passed, n, model, tokenizer, encoded) for n in range(len(new))]
+
+
+def text_reference(given: Any, tokenizer: Any) -> Any:
+    """A reference as `plrp.explain` takes it: of `mask` and `mask:103` a function of the ids."""
+    if not isinstance(given, str):
+        return given
+    _, number = read_reference(given, ("mask",))
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return mask_token(tokenizer) if number is None else mask_token(number, special)
 
 
 def check_words(tokenizer: Any, model: type, text: str, *answers: str | None) -> None:

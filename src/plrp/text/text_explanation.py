@@ -131,8 +131,9 @@ class ExplainedText(_Coloured):
     @property
     def method(self) -> str:
         """LRP or its pruned form, with the composite."""
-        pruning = self.explanation.pruning
-        return f"{'LRP' if pruning is None else pruning.title}, {self.explanation.composite.name}"
+        pruning, reference = self.explanation.pruning, self.explanation.reference
+        against = "" if reference is None else f"; {reference.words()}"
+        return f"{'LRP' if pruning is None else pruning.title}, {self.explanation.composite.name}{against}"
 
     def likelier_with_space(self) -> str:
         """A hint where the target is a next token without its space, and far likelier with it; else nothing."""
@@ -179,6 +180,9 @@ class ExplainedText(_Coloured):
     def records(self, by_word: bool = False) -> list[dict[str, Any]]:
         """One record per token: the answer, the token with its position and id, and its relevance; or per word."""
         answer = {"answer": self.target} | ({} if self.against is None else {"against": self.against})
+        if self.explanation.reference is not None:
+            facts = self.explanation.reference.facts()
+            answer |= {name: facts[name] for name in ("reference", "score", "reference_score")}
         if by_word:
             return [{**answer, "word": text, "relevance": value} for text, value in self.words()]
         return [

@@ -22,6 +22,7 @@ from plrp.explanation import Explanation
 from plrp.metrics.localization import relevance_mass_accuracy
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.tape.difference import DifferenceTrace
 from plrp.tape.trace import Trace
 from plrp.vision.heatmaps import COLOURS, limits_of
 
@@ -199,9 +200,11 @@ def collect(
     have one relevance each. `mask` (*space): a curve shows the share of positive relevance inside it. `pool` replaces
     the sum over channels.
     """
+    if isinstance(trace, DifferenceTrace) and len(trace.references) > 1:
+        settings = replace(settings, inside="nothing")  # channels hand on relevance against one reference at a time
     space = map_shape(trace)
     to_map = pool or (lambda relevance: as_map(relevance, space))
-    maps, left, scores, remarks = PageMaps(mask), [], [], []
+    maps, left, scores, remarks, against = PageMaps(mask), [], [], [], list[str]()
     below = _work_below(trace) if settings.inside == "all" else [0]
     steps = len(grid) + below[-1]
     start: Explanation | None = None
@@ -222,6 +225,7 @@ def collect(
             left.append(survivors(trace, explanation, sample))
             if number % len(grid.prunings) == 0:
                 scores.append(finite(score))
+                against += [] if explanation.reference is None else [explanation.reference.words(sample)]
             if number == grid.number(*grid.start):
                 start = explanation
             tell(number + 1)
@@ -239,6 +243,7 @@ def collect(
         "head": start.head,
         **grid.facts(),
         "scores": scores,
+        **({"against": against} if against else {}),
         "remarks": remarks,
         "layers": layer_facts(trace),
         "skipping": skipping_layers(trace),

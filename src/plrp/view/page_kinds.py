@@ -24,6 +24,7 @@ from plrp.genomics.sequences import LETTERS, Ambiguous, Sequences, encode
 from plrp.models.preprocessing import Preprocessing
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.references import References
 from plrp.request import Request
 from plrp.spelling import shortened, visible
 from plrp.tape.trace import Trace
@@ -164,8 +165,6 @@ def explanation_bundle(
     size: `proportions`, `targets`, `inside`, `report` and `show_progress` of `PageSettings`. A target that is not a
         class is the only one.
     """
-    if explanation.reference is not None and len(explanation.reference.scores) > 1:
-        size["inside"] = "nothing"  # channels hand relevance to channels against one reference at a time
     settings = PageSettings(**size)
     trace, place = explanation.trace_sample(sample)
     space = _space(trace)
@@ -302,17 +301,22 @@ def sequence_bundle(
     name: str = "",
     device: str | torch.device | None = None,
     trace: Trace | None = None,
+    reference: Any = None,
     **size: Any,
 ) -> Bundle:
     """One sequence for every p, for its strongest classes: `plrp genomics explain … --html`.
 
     match: name the seqlets of the setting asked for by their nearest JASPAR motif. name: of the model, for the head of
-    the page. trace: of this sequence, if there is one already. size: see `explanation_bundle`; 5 targets by default.
+    the page. trace: of this sequence, if there is one already. reference: as in `plrp.explain`; relevance is then
+    summed over letters, since a difference has the reference's too. size: see `explanation_bundle`; 5 targets by
+    default.
     """
     onehot = encode(sequences[[row]], ambiguous)
     if trace is None:
-        inputs = torch.from_numpy(onehot)
-        trace = trace_model(model, inputs if device is None else inputs.to(device))
+        inputs = torch.from_numpy(onehot) if device is None else torch.from_numpy(onehot).to(device)
+        against = None if reference is None else References.given(reference, inputs, equal=True)
+        trace = trace_model(model, inputs, reference=against)
+    pooling = pooling if trace.now is trace else "sum"
     with unwarned():  # the page says it
         explanation = trace.explain(target=target, composite=composite_from_text(composite, trace), pruning=pruning)
     per_base = pool(explanation.relevance.detach().cpu().numpy(), onehot, pooling)

@@ -106,9 +106,10 @@ def open_photograph(
     composite: str,
     device: str = "cpu",
     patches: ChannelPatches | None = None,
+    reference: Any = None,
 ) -> PhotographUpload:
     """A photograph from its bytes; they are read in memory."""
-    options: dict[str, Any] = {"prunings": [pruning], "composite": composite, "device": device}
+    options: dict[str, Any] = {"prunings": [pruning], "composite": composite, "device": device, "reference": reference}
     explained = explain_photograph(decode_photograph(content, name), model, **options)
     seen = explained.trace, explained.composite
     return PhotographUpload(*seen, pruning, explained=explained, options=options, patches=patches)
@@ -123,6 +124,7 @@ def open_sequence(
     composite: str = COMPOSITE,
     device: str = "cpu",
     label: str = "",
+    reference: Any = None,
 ) -> Upload:
     """A pasted sequence: bases, or the first record of FASTA."""
     lines = pasted(content).splitlines()
@@ -134,7 +136,7 @@ def open_sequence(
     if not letters:
         raise ValueError("The sequence is empty: paste its bases, A, C, G, T or N.")
     sequences = Sequences([name], [letters])
-    trace = trace_model(model, torch.from_numpy(encode(sequences)).to(device))
+    trace = trace_model(model, torch.from_numpy(encode(sequences)).to(device), reference=reference)
 
     def page(target: str | None, settings: PageSettings) -> Bundle:
         options: dict[str, Any] = {"composite": composite, "pruning": pruning, "name": label, **vars(settings)}
@@ -145,10 +147,17 @@ def open_sequence(
 
 
 def open_text(
-    content: bytes, model: Any, tokenizer: Any, *, pruning: Pruning | None, composite: Composite, label: str = ""
+    content: bytes,
+    model: Any,
+    tokenizer: Any,
+    *,
+    pruning: Pruning | None,
+    composite: Composite,
+    label: str = "",
+    reference: Any = None,
 ) -> Upload:
     """A pasted text."""
-    traced = trace_text(model, tokenizer, pasted(content))
+    traced = trace_text(model, tokenizer, pasted(content), reference)
 
     def page(target: str | None, settings: PageSettings) -> Bundle:
         explained = traced.explain(target=target, composite=composite, pruning=pruning)

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from plrp.explanation import explain
+
 STEPS = 32  # of integrated gradients
 AT_ONCE = 8  # steps in one forward pass
 
@@ -64,10 +66,17 @@ def gradcam(model: nn.Module, x: Tensor, score: Score) -> Tensor:
     return F.interpolate(coarse, x.shape[2:], mode="bilinear", align_corners=False)
 
 
+def lrp(model: nn.Module, x: Tensor, score: Score) -> Tensor:
+    """LRP by the usual rules, without a reference."""
+    relevance: Tensor = explain(model, x, target=score).relevance
+    return relevance
+
+
 METHODS: dict[str, tuple[str, Callable[[nn.Module, Tensor, Score], Tensor]]] = {
     "gradcam": ("GradCAM", gradcam),
     "gradient-input": ("gradient × input", gradient_input),
     "ig": ("integrated gradients", integrated_gradients),
+    "lrp": ("LRP, no reference", lrp),
 }
 """Title and function of each method, by name."""
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,25 +20,31 @@ from plrp import __version__
 from plrp.balance import Balance
 from plrp.composites import Composite, resolve
 from plrp.composites import composite as composite_by_name
+from plrp.explanation import Against
 from plrp.explanation_files import KIND, SavedExplanation, read_explanation, write_arrays
 from plrp.files import plausible_size
 from plrp.models.loading import LoadedModel
 from plrp.models.loading import load as load_model
 from plrp.models.preprocessing import Preprocessing
+from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.references import References
+from plrp.references import mean as mean_of
 from plrp.runs.memory import TooLarge, read_arrays
+from plrp.settings import read_reference
 from plrp.spelling import printable
+from plrp.tape.difference import DifferenceTrace
 from plrp.tape.trace import Trace
 from plrp.target_text import TargetError, class_number
 from plrp.targets import contrast
 
-from .detection import own_preprocessing
+from .detection import is_detector, own_preprocessing
 from .flows import flow, thinning, token_depths
 from .layer_figures import flow_figure, thinning_figure, tokens_figure
 from .other_methods import check_methods, maps_beside
 from .photograph_figures import comparison_figure, explanation_figure, percent
 from .photograph_settings import PhotographSettings
-from .photographs import Photograph, as_photograph
+from .photographs import Photograph, as_photograph, network_input, photographs_in, read_photograph
 from .picture_targets import PicturePart, aim
 
 if TYPE_CHECKING:
@@ -65,6 +71,7 @@ class ExplainedPhotograph:
     exclusive: whether the classes exclude each other.
     broken: the balance of each variant whose arithmetic broke; remarks: the same in a few words, or that a score is 0.
     beside: maps of other methods, by their titles; each (3 or 1, height, width).
+    reference: f(x), f(x⁰) and the spread, if the difference to a reference was explained; the `trace` is one then.
     """
 
     photograph: Photograph
@@ -83,6 +90,7 @@ class ExplainedPhotograph:
     remarks: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, Tensor] = field(default_factory=dict)
     against: int | None = None
+    reference: Against | None = None
 
     @property
     def explained(self) -> Any:
@@ -136,7 +144,8 @@ class ExplainedPhotograph:
         if self.against is not None:
             score -= float(self.logits[self.against])
             than = f" rather than {self.categories[self.against]}"
-        return f"{self.photograph.name}: {self.target_name}{than}{where} (score {score:.2f}), {network}"
+        against = "" if self.reference is None else f", {self.reference.words()}"
+        return f"{self.photograph.name}: {self.target_name}{than}{where} (score {score:.2f}), {network}{against}"
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -199,6 +208,7 @@ class ExplainedPhotograph:
             "composite": self.composite.name,
             "place": None if self.place is None else self.place.words,
             "against": self.against,
+            **({} if self.reference is None else {"reference": self.reference.facts()}),
             "remarks": dict(self.remarks),
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
@@ -207,7 +217,7 @@ class ExplainedPhotograph:
             {**settings, "target": self.target, "target_name": self.target_name},
             relevance=np.stack([r.numpy() for r in self.relevance.values()]),
             variants=np.array(list(self.relevance)),
-            input=self.trace.inputs[0].data[0].cpu().numpy(),
+            input=self.trace.now.inputs[0].data[0].cpu().numpy(),
             picture=np.asarray(self.picture),
             logits=self.logits.numpy(),
             target=np.array(self.target),
@@ -236,12 +246,18 @@ class SavedRelevance:
         from PIL import Image
 
         name, score = Path(self.settings["photograph"]).stem, float(self.logits[self.target])
-        title = f"{name}: {self.target_name} (score {score:.2f}), {self.settings['model'].split(':')[-1]}"
+        title = f"{name}: {self.target_name} (score {score:.2f}), {self.settings['model'].split(':')[-1]}{self.against}"
         shown: dict[str, Any] = {"title": title, "remarks": self.settings.get("remarks"), **options}
         return explanation_figure(Image.fromarray(self.picture), self.relevance, **shown)
 
+    @property
+    def against(self) -> str:
+        """The reference in words, as the end of a title; empty without one."""
+        about = self.settings.get("reference")
+        return f", difference {about['difference']:.4g} against {about['reference']}" if about else ""
+
     def __repr__(self) -> str:
-        made = f"{self.settings['model']}, {self.settings['composite']}, plrp {self.settings['plrp']}"
+        made = f"{self.settings['model']}, {self.settings['composite']}{self.against}, plrp {self.settings['plrp']}"
         shape = " × ".join(map(str, self.input.shape))
         return printable(
             f"Relevance of {self.settings['photograph']} for {self.target_name} (class {self.target}), {shape}\n"
@@ -302,7 +318,7 @@ def explain_photograph(
     model: from `plrp.models.load`, or a name for it to load; a plain module gets photographs as most of
         torchvision's models do (the default `Preprocessing`).
     settings: the fields of `PhotographSettings` may be given as keywords: `target`, `against`, `prunings`, `composite`,
-        `device`, `beside`.
+        `reference`, `device`, `beside`.
     """
     settings = PhotographSettings.of(settings, changes)
     check_methods(settings.beside)
@@ -310,6 +326,7 @@ def explain_photograph(
         model = load_model(model)
     elif isinstance(model, nn.Module):
         model = LoadedModel(model, type(model).__name__, "its own")
+    settings = replace(settings, reference=photograph_reference(settings.reference, model))
     if isinstance(photograph, list | tuple):
         return [_explain_one(as_photograph(one), model, settings) for one in photograph]
     return _explain_one(as_photograph(photograph), model, settings)
@@ -322,19 +339,22 @@ def _explain_one(photograph: Photograph, model: LoadedModel, settings: Photograp
     if chosen == other:
         raise TargetError(f"the class and the one against it are both {aimed.categories[chosen]!r}: name two.")
     score = chosen if other is None else contrast(chosen, other)
+    spelt = score if callable(score) else lambda output: output[:, chosen]
+    others = maps_beside(aimed.module, aimed.trace.inputs[0].data, spelt, settings.beside)
+    if settings.reference is not None:
+        references = References.given(settings.reference, aimed.trace.inputs[0].data)
+        aimed = aimed._replace(trace=DifferenceTrace(aimed.trace, references).check_supported())
     prunings = (Pruning(),) if settings.prunings is None else settings.prunings
     variants: dict[str, Pruning | None] = {LRP: None, **{pruning.title: pruning for pruning in prunings}}
     rules = composite_for(settings.composite, model, aimed.trace)
     explanations = aimed.trace.sweep(list(variants.values()), target=score, composite=rules)
-    relevance, broken, remarks = {}, {}, {}
+    relevance, broken, remarks, against = {}, {}, {}, None
     for name, explanation in zip(variants, explanations, strict=True):
-        relevance[name] = explanation.relevance[0].float().cpu()
+        relevance[name], against = explanation.relevance[0].float().cpu(), explanation.reference
         if any(explanation.problems()):
             broken[name] = explanation.balance
         if (remark := explanation.remarks()[0]) is not None:
             remarks[name] = remark
-    spelt = score if callable(score) else lambda output: output[:, chosen]
-    others = maps_beside(aimed.module, aimed.trace.inputs[0].data, spelt, settings.beside)
     return ExplainedPhotograph(
         photograph=photograph,
         model=model,
@@ -345,8 +365,29 @@ def _explain_one(photograph: Photograph, model: LoadedModel, settings: Photograp
         remarks=remarks,
         beside=others,
         against=other,
+        reference=against,
         **{name: value for name, value in aimed._asdict().items() if name != "module"},
     )
+
+
+def photograph_reference(given: Any, model: LoadedModel, show_progress: bool | None = False) -> Any:
+    """A reference as `plrp.explain` takes it: of `mean:FOLDER` the mean of the folder's photographs."""
+    if not isinstance(given, str) or read_reference(given)[0] != "mean":
+        return given
+    folder = Path(read_reference(given)[1])
+    if is_detector(model.module):
+        raise ValueError("A detector's pictures have different sizes, and so no mean: take --reference blur:8.")
+    paths = photographs_in(folder) if folder.is_dir() else []
+    if not paths:
+        raise ValueError(f"reference {given!r}: there is no folder {folder} with photographs in it.")
+
+    def inputs() -> Iterator[Tensor]:
+        with progress("reading the reference", len(paths), show_progress, transient=True) as step:
+            for path in paths:
+                yield network_input(read_photograph(path), model.preprocessing or Preprocessing())[None]
+                step(1)
+
+    return replace(mean_of(inputs()), name=f"mean:{folder.name} ({len(paths)} photographs)")
 
 
 def composite_for(name: str, model: LoadedModel, trace: Trace) -> Composite:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plrp.settings import Settings, setting
+from plrp.settings import Settings, reference_named, setting
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,10 @@ class PhotographSettings(Settings):
       pixels of the photograph), or for the point itself, and `"at 120,80"` for the winner there;
     - `against`: a second class, by number or by name; the difference of both scores is explained;
     - `prunings`: LRP and each of these are explained; by default PLRP-λ with p = 0.05;
-    - `beside`: other methods whose maps are drawn too: "gradcam", "gradient-input", "ig".
+    - `reference`: a name, a tensor or a callable as in `plrp.explain`: the difference to its score is explained. Of
+      `"mean:FOLDER"` it is the mean of the folder's photographs, as the network sees them;
+    - `beside`: other methods whose maps are drawn too: "gradcam", "gradient-input", "ig", and "lrp", LRP without the
+      reference.
     """
 
     target: int | str | None = setting(
@@ -45,17 +48,27 @@ class PhotographSettings(Settings):
         "Evidence that both share cancels, and is not shown",
         metavar="CLASS",
     )
+    reference: Any = setting(
+        None,
+        "explain why the score is not that of a reference, all of the difference: blur:8 (the photograph without its "
+        "details), grey (its mean colour), zeros (the colour that the model's preprocessing centres on), or "
+        "mean:FOLDER (the mean of a folder's photographs). Answers change with it; it takes twice as long",
+        metavar="NAME",
+        check=reference_named("blur", "grey", "zeros", "mean"),
+    )
     prunings: Sequence[Pruning] | None = None
     composite: str = setting(
         "auto",
-        "rules per layer: auto (default: attnlrp for networks with attention, else epsilon-plus-flat), epsilon-plus, "
-        "epsilon-alpha2-beta1[-flat], epsilon-gamma[-box], epsilon, attnlrp, cp-lrp",
+        "rules per layer: auto (default: rescale against a reference, attnlrp for networks with attention, else "
+        "epsilon-plus-flat), epsilon-plus, epsilon-alpha2-beta1[-flat], epsilon-gamma[-box], epsilon, attnlrp, cp-lrp, "
+        "rescale[-gamma, -plus]",
         metavar="NAME",
     )
     device: str | torch.device = setting("cpu", "cpu, cuda, mps")
     beside: Sequence[str] = setting(
         (),
-        "draw the maps of other methods too: gradcam, gradient-input, ig (integrated gradients)",
+        "draw the maps of other methods too: gradcam, gradient-input, ig (integrated gradients), lrp (LRP without the "
+        "reference)",
         metavar="NAME,…",
         check=names,
     )

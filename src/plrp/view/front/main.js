@@ -78,8 +78,6 @@ class View {
     byId("page").hidden = false; // before anything that measures its room
     document.title = `${facts.title} · ${facts.targets[this.asked.target].name} · plrp`;
     byId("title").textContent = facts.title;
-    const head = facts.head ? ` · before the final ${facts.head}` : "";
-    byId("subtitle").textContent = [facts.model, facts.composite].filter(Boolean).join(" · ") + head;
     byId("footer").textContent = `plrp ${facts.plrp}. ${SIGNS[facts.kind]}; relevance is stored in 255 levels, zero exactly.`;
     byId("p-help").textContent = "At every layer, the weakest relevance is cut, up to this share of it; 0 is LRP.";
     for (const [key, label] of this.stage.views) {
@@ -322,6 +320,8 @@ class View {
     state.table = table(state.dark && state.view !== "overlay"); // the faded photograph is light, whatever the page is
     this.stage.draw(state);
     this.#drawTools();
+    const head = facts.head ? `before the final ${facts.head}` : "";
+    byId("subtitle").textContent = [facts.model, facts.composite, head, facts.against?.[setting.target]].filter(Boolean).join(" · ");
     drawCurves(byId("curves"), bundle, setting, facts.start.p === null ? null : this.asked.p);
     drawStrip(byId("strip"), bundle, setting, state.counted);
     if (state.layer !== null) {
