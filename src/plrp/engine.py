@@ -16,7 +16,6 @@ import torch
 
 from .passage import Case
 from .request import Request
-from .tape.difference import DifferenceTrace
 from .tape.trace import Trace
 from .walk import Walk
 
@@ -91,12 +90,12 @@ def status() -> str:
 def _fast(module: str, trace: Trace | None = None, request: Request | None = None) -> Any:
     """A module of `plrp.fast`; None within `plain_walk()`, without the folder, and for tensors on another device.
 
-    There the plain walk is the right one: it is dense and batched, and never waits for the device. Differences and
-    gradients are walked plainly too.
+    There the plain walk is the right one: it is dense and batched, and never waits for the device. Gradients are walked
+    plainly too.
     """
     if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.now.inputs)):
         return None
-    if isinstance(trace, DifferenceTrace) or (request is not None and request.composite.products == "taylor"):
+    if request is not None and request.composite.products == "taylor":
         return None
     try:
         return import_module(f"plrp.fast.{module}")

@@ -115,7 +115,7 @@ def stabilise(d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
 def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
     """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
     if epsilon == 0:
-        return torch.where(d == 0, 0.0, relevance / torch.where(d == 0, 1.0, d))
+        return (relevance / d).masked_fill_(d == 0, 0.0)
     return relevance / stabilise(d, epsilon, one_sign)
 
 

@@ -31,11 +31,14 @@ CHOOSES = ("sort", "topk")  # operations that move elements to places which the 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """a − b; 0 where both are −∞, as under a mask."""
-    return torch.where(a == b, 0.0, a - b) if a.is_floating_point() else a - b
+    apart = a - b
+    return apart.masked_fill_(a == b, 0.0) if apart.is_floating_point() else apart
 
 
 class DifferenceValue(Value):
-    """Δ of one tensor between the two passes, computed when it is read."""
+    """Δ of one tensor between the two passes, computed when it is first read; `forget` lets go of it."""
+
+    difference = True
 
     def __init__(self, now: Value, before: Value, producer: Op | None = None) -> None:
         self.now, self.before, self.producer = now, before, producer
@@ -46,7 +49,9 @@ class DifferenceValue(Value):
     @property  # type: ignore[misc]  # nobody writes into a difference
     def data(self) -> Tensor:
         """a − a⁰."""
-        return difference(*self.pair(self.dtype))
+        if self._data is None:
+            self._data = difference(*self.pair(self.dtype))
+        return self._data
 
     def pair(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """a and a⁰."""
