@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .passage import Case
+from .references import References
 from .request import Request
 from .tape.trace import Trace
 from .walk import Walk
@@ -65,10 +66,18 @@ def grouped(trace: Trace, cases: Sequence[Case]) -> list[Sequence[Case]]:
     return [[case] for case in cases] if fast is None else list(fast.grouped(trace, cases))
 
 
-def walk_of(trace: Trace, cases: Sequence[Case]) -> Walk:
-    """The walk of one group of `grouped`."""
+def reference_groups(now: Trace, references: References, request: Request, ledger: bool) -> list[References]:
+    """The references in groups that are recorded and walked as one batch; the plain walk takes one at a time."""
+    fast = _fast("stacked_references", now, request)
+    alone = fast is None or ledger
+    groups: list[References] = references.grouped(1) if alone else fast.grouped(now, references, request)
+    return groups
+
+
+def walk_of(trace: Trace, cases: Sequence[Case], ledger: bool = False) -> Walk:
+    """The walk of one group of `grouped`; with a ledger, of one case."""
     if len(cases) == 1:
-        return choose_walk(trace, cases[0].request, passage=cases[0].passage)
+        return choose_walk(trace, cases[0].request, passage=cases[0].passage, ledger=ledger)
     stacked: Walk = import_module("plrp.fast.stacked_walk").StackedWalk(trace, cases)
     return stacked
 
@@ -95,7 +104,7 @@ def _fast(module: str, trace: Trace | None = None, request: Request | None = Non
     """
     if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.now.inputs)):
         return None
-    if request is not None and request.composite.products == "taylor":
+    if request is not None and getattr(request.composite, "products", None) == "taylor":
         return None
     try:
         return import_module(f"plrp.fast.{module}")

@@ -71,11 +71,10 @@ def _sum(op: DifferenceOp, relevance: Neurons) -> list[Any] | None:
 def _note_winners(op: DifferenceOp) -> bool:
     """Note the winners of a max pool, of each output that of the pass in which it is larger; False: there are none."""
     if op.winners is None:
-        places = [_winners(one) for one in (op.now, op.before)]
-        if any(place is None for place in places):
-            return False
-        op.winners = torch.where(op.now.output.data >= op.before.output.data, *places)  # type: ignore[arg-type]
-    return True
+        now, before = _winners(op.now), _winners(op.before)
+        if now is not None and before is not None:
+            op.winners = torch.where(op.now.output.data >= op.before.output.data, now, before)
+    return op.winners is not None
 
 
 def _winners(op: Op) -> Tensor | None:

@@ -212,6 +212,19 @@ class DifferenceTrace(Trace):
         return self
 
 
+def repeated(now: Trace, copies: int) -> Trace:
+    """The pass on a batch that holds the inputs so many times, one copy after the other."""
+    if copies == 1:
+        return now
+
+    def recorded() -> Trace:
+        inputs = [value.data.repeat(copies, *(1,) * (len(value.shape) - 1)) for value in now.inputs]
+        return now.with_inputs(inputs[0] if now.single else inputs)
+
+    trace: Trace = remembered(now, ("repeated", copies), None, recorded)
+    return trace
+
+
 def _form(op: Op) -> Any:
     """The form of an operation: two passes that agree in all of them took the same way."""
     return op.kind, op.name, [v.shape for v in op.inputs], [v.shape for v in op.outputs], op.is_layer
