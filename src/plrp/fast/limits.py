@@ -16,7 +16,7 @@ STACKED_FROM = 0.15
 STACKED_SAMPLES = 16
 
 # References are recorded as one batch while the pass on so many copies of the inputs takes at most these bytes.
-STACKED_BYTES = 1 << 26
+STACKED_BYTES = 1 << 24
 
 MANY_ZEROS = 0.3  # inputs of which at most this share is not zero receive their relevance one by one,
 FEW_INPUTS = 16  # if they are of few channels: the weights are read once for each

@@ -32,7 +32,7 @@ CHOOSES = ("sort", "topk")  # operations that move elements to places which the 
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """a − b; 0 where both are −∞, as under a mask."""
     apart = a - b
-    return apart.masked_fill_(a == b, 0.0) if apart.is_floating_point() else apart
+    return apart.nan_to_num_(0.0, torch.inf, -torch.inf) if apart.is_floating_point() else apart
 
 
 class DifferenceValue(Value):
