@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from .passage import Case
+from .references import References
 from .request import Request
-from .tape.difference import DifferenceTrace
 from .tape.trace import Trace
 from .walk import Walk
 
@@ -66,10 +66,18 @@ def grouped(trace: Trace, cases: Sequence[Case]) -> list[Sequence[Case]]:
     return [[case] for case in cases] if fast is None else list(fast.grouped(trace, cases))
 
 
-def walk_of(trace: Trace, cases: Sequence[Case]) -> Walk:
-    """The walk of one group of `grouped`."""
+def reference_groups(now: Trace, references: References, request: Request, ledger: bool) -> list[References]:
+    """The references in groups that are recorded and walked as one batch; the plain walk takes one at a time."""
+    fast = _fast("stacked_references", now, request)
+    alone = fast is None or ledger
+    groups: list[References] = references.grouped(1) if alone else fast.grouped(now, references, request)
+    return groups
+
+
+def walk_of(trace: Trace, cases: Sequence[Case], ledger: bool = False) -> Walk:
+    """The walk of one group of `grouped`; with a ledger, of one case."""
     if len(cases) == 1:
-        return choose_walk(trace, cases[0].request, passage=cases[0].passage)
+        return choose_walk(trace, cases[0].request, passage=cases[0].passage, ledger=ledger)
     stacked: Walk = import_module("plrp.fast.stacked_walk").StackedWalk(trace, cases)
     return stacked
 
@@ -91,12 +99,12 @@ def status() -> str:
 def _fast(module: str, trace: Trace | None = None, request: Request | None = None) -> Any:
     """A module of `plrp.fast`; None within `plain_walk()`, without the folder, and for tensors on another device.
 
-    There the plain walk is the right one: it is dense and batched, and never waits for the device. Differences and
-    gradients are walked plainly too.
+    There the plain walk is the right one: it is dense and batched, and never waits for the device. Gradients are walked
+    plainly too.
     """
     if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.now.inputs)):
         return None
-    if isinstance(trace, DifferenceTrace) or (request is not None and request.composite.products == "taylor"):
+    if request is not None and getattr(request.composite, "products", None) == "taylor":
         return None
     try:
         return import_module(f"plrp.fast.{module}")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .balance import Balance, Problem, alarm, balance_of, find_problems, mass_of, remarks
 from .composites import Composite, resolve
 from .conditions import Condition, in_words, storable
-from .engine import choice, choose_walk, grouped, walk_of
+from .engine import choice, grouped, reference_groups, walk_of
 from .ledger import Ledger, averaged_ledgers, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
@@ -22,7 +22,7 @@ from .references import References
 from .request import PIECE, SMALL_BATCH, Request, joined_structure, pieces, some
 from .spelling import nearest, plural, printable
 from .survey import Survey
-from .tape.difference import DifferenceTrace, DifferenceValue
+from .tape.difference import DifferenceTrace, DifferenceValue, repeated
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
 from .tape.refusals import as_batch, check_inputs
 from .tape.samples import Batch, Groups
@@ -327,6 +327,22 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         alarm(self.problems())
         return self
 
+    def _of(self, samples: slice) -> Explanation:
+        """The explanation of some samples, without its ledger and layers."""
+        assert self.reference is not None
+        against = Against(self.reference.name, self.reference.score[samples], self.reference.scores[:, samples])
+        return replace(
+            self,
+            relevance=some(self.relevance, samples),
+            logits=replaced(self.logits, lambda t: t[samples], of=Tensor),
+            target=self.target[samples] if isinstance(self.target, Tensor) else self.target,
+            score=self.score[samples],
+            reference=against,
+            _begun=None if self._begun is None else self._begun[samples],
+            _grown=None if self._grown is None else self._grown[samples],
+            _source=None,
+        )
+
     def _title(self) -> str:
         batch = len(self.score)
         how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
@@ -487,14 +503,14 @@ class ExplainCall:
         if request.reference is not None:
             trace = record_verified(self.model, inputs, samples=self.samples)
             self.seen.update(trace._recorder.rules.seen if self.rules else ())
-            return averaged(_against(trace, one, request, whole, ledger) for one in request.reference.single)
+            return _against(trace, request.reference, [request], whole, ledger)[0]
         frugal = not resolve(request.composite, whole).needs_outputs
         trace = record_verified(self.model, inputs, frugal=frugal, samples=self.samples)
         bound = request.bound(trace, whole)
         supported(trace, bound.composite.products)
         if bound.condition is None:
             explained_once(trace)
-        explanation = _walk(trace, bound, ledger)
+        ((explanation, _),) = _walks(trace, [bound], ledger)
         self.seen.update(trace._recorder.rules.seen if self.rules else ())
         return explanation
 
@@ -586,75 +602,108 @@ def _joined_references(parts: Sequence[Against]) -> Against | None:
     )
 
 
-def averaged(parts: Iterable[Explanation]) -> Explanation:
-    """The explanations against several references as their mean, with the standard deviation; taken one at a time."""
-    first: Explanation | None = None
-    ledgers, scores, grown, count = list[Ledger](), list[Tensor](), list[Tensor](), 0
-    means, squares = list[Tensor](), list[Tensor]()  # of relevance, layers and score; Σ (x − mean)²
-    for part in parts:
+class Mean:
+    """The mean of the explanations against several references, with the standard deviation; they come one by one."""
+
+    def __init__(self) -> None:
+        self.first: Explanation | None = None
+        self.ledgers, self.scores, self.grown, self.count = list[Ledger](), list[Tensor](), list[Tensor](), 0
+        self.means, self.squares = list[Tensor](), list[Tensor]()  # of relevance, layers and score; Σ (x − mean)²
+
+    def add(self, part: Explanation) -> None:
+        """Take the explanation against one more reference."""
         tensors = gathered(part.relevance, dict(part.layers), part.score)
-        count += 1
-        if first is None:
-            first, means, squares = part, tensors, [torch.zeros_like(t) for t in tensors]
+        self.count += 1
+        if self.first is None:
+            self.first, self.means, self.squares = part, tensors, [torch.zeros_like(t) for t in tensors]
         else:
             for n, tensor in enumerate(tensors):
-                apart = tensor - means[n]
-                means[n] = means[n] + apart / count
-                squares[n] = squares[n] + apart * (tensor - means[n])
+                apart = tensor - self.means[n]
+                self.means[n] = self.means[n] + apart / self.count
+                self.squares[n] = self.squares[n] + apart * (tensor - self.means[n])
         assert part.reference is not None
-        scores.append(part.reference.scores)
-        ledgers += [] if part._ledger is None else [part._ledger]
-        grown += [] if part._grown is None else [part._grown]
-    assert first is not None
-    assert first.reference is not None
-    if count == 1:
-        return first
-    numbers, spreads = iter(means), iter((square / count).sqrt() for square in squares)
-    form = first.relevance, dict(first.layers), first.score
-    relevance, layers, score = replaced(form, lambda _: next(numbers), of=Tensor)
-    spread, layer_spread, _ = replaced(form, lambda _: next(spreads), of=Tensor)
-    mean_ledger, ledger_spread = averaged_ledgers(ledgers) if ledgers else (None, None)
-    return replace(
-        first,
-        relevance=relevance,
-        layers=first.layers.like(layers),
-        score=score,
-        reference=replace(
-            first.reference, scores=torch.cat(scores), relevance=spread, layers=layer_spread, ledger=ledger_spread
-        ),
-        _ledger=mean_ledger,
-        _grown=torch.stack(grown).amax(0) if grown else None,
-    )
+        self.scores.append(part.reference.scores)
+        self.ledgers += [] if part._ledger is None else [part._ledger]
+        self.grown += [] if part._grown is None else [part._grown]
+
+    def result(self) -> Explanation:
+        """The mean."""
+        first = self.first
+        assert first is not None
+        assert first.reference is not None
+        if self.count == 1:
+            return first
+        numbers, spreads = iter(self.means), iter((square / self.count).sqrt() for square in self.squares)
+        form = first.relevance, dict(first.layers), first.score
+        relevance, layers, score = replaced(form, lambda _: next(numbers), of=Tensor)
+        spread, layer_spread, _ = replaced(form, lambda _: next(spreads), of=Tensor)
+        mean_ledger, ledger_spread = averaged_ledgers(self.ledgers) if self.ledgers else (None, None)
+        scores = torch.cat(self.scores)
+        return replace(
+            first,
+            relevance=relevance,
+            layers=first.layers.like(layers),
+            score=score,
+            reference=replace(
+                first.reference, scores=scores, relevance=spread, layers=layer_spread, ledger=ledger_spread
+            ),
+            _ledger=mean_ledger,
+            _grown=torch.stack(self.grown).amax(0) if self.grown else None,
+        )
 
 
 def explain_trace(trace: Trace, request: Request, ledger: bool = False) -> Explanation:
     """Explain a recorded forward pass, or the difference of two."""
     bound = request.bound(trace)
     trace.check_unchanged()
-    if not isinstance(trace, DifferenceTrace):
-        return _walk(trace, bound, ledger)
-    if len(trace.references) == 1:
-        return _walk(trace, bound, ledger)
-    explanation = averaged(_against(trace.now, one, bound, None, ledger) for one in trace.references.single)
-    explanation._source = TraceCall(trace, bound, choice())
-    return explanation
+    if not isinstance(trace, DifferenceTrace) or len(trace.references) == 1:
+        ((explanation, _),) = _walks(trace, [bound], ledger)
+        return explanation
+    (explanation,) = _against(trace.now, trace.references, [bound], None, ledger)
+    return replace(explanation, _source=TraceCall(trace, bound, choice()))
 
 
 def _against(
-    now: Trace, reference: References, request: Request, inputs: Sequence[Tensor] | None, ledger: bool
-) -> Explanation:
-    """The explanation against one reference, whose tape is gone when it is made; `inputs`: see `Request.bound`."""
-    tape = DifferenceTrace(now, reference).check_supported()
-    return replace(_walk(tape, request.bound(tape, inputs), ledger), _source=None)
+    now: Trace, references: References, requests: Sequence[Request], inputs: Sequence[Tensor] | None, ledger: bool
+) -> list[Explanation]:
+    """The explanation of each request, a mean over the references; `inputs`: see `Request.bound`.
+
+    Each reference is recorded once, for all requests, and its tape is gone before the next one is.
+    """
+    means = [Mean() for _ in requests]
+    for group in reference_groups(now, references, requests[0], ledger):
+        for explanation, number in _against_group(now, group, requests, inputs, ledger):
+            means[number].add(explanation)
+    return [mean.result() for mean in means]
 
 
-def _walk(trace: Trace, request: Request, ledger: bool) -> Explanation:
-    """The explanation of a trace for a request that is bound to it."""
+def _against_group(
+    now: Trace, group: References, requests: Sequence[Request], inputs: Sequence[Tensor] | None, ledger: bool
+) -> Iterator[tuple[Explanation, int]]:
+    """The explanations against some references, which are recorded as one batch; and the numbers of their requests."""
+    tape = DifferenceTrace(repeated(now, len(group)), group.joined).check_supported()
+    tape.memory = None if len(requests) == 1 else {}
+    if len(group) > 1:
+        each = torch.arange(now.batch).repeat(len(group))
+        requests = [replace(r, target=r.target.bound(now.output).of(each)) for r in requests]
+    for whole, number in _walks(tape, [request.bound(tape, inputs) for request in requests], ledger):
+        for samples in torch.arange(tape.batch).chunk(len(group)):
+            piece = slice(int(samples[0]), int(samples[-1]) + 1) if len(samples) else slice(0)
+            yield (replace(whole, _source=None) if len(group) == 1 else whole._of(piece)), number
+
+
+def _walks(trace: Trace, requests: Sequence[Request], ledger: bool = False) -> Iterator[tuple[Explanation, int]]:
+    """The explanations of a trace for requests that are bound to it, in their order, and their numbers."""
+    number = 0
     with torch.inference_mode(False), torch.no_grad():
-        ((_, passage),) = _cases(trace, [request])
-        walk = choose_walk(trace, request, ledger=ledger, passage=passage)
-        (result,) = walk.results(walk.run())
-    return described(walk, result, request)
+        groups = grouped(trace, _cases(trace, requests))
+    for group in groups:
+        with torch.inference_mode(False), torch.no_grad():
+            walk = walk_of(trace, group, ledger)
+            results = walk.results(walk.run())
+        for result, case in zip(results, group, strict=True):
+            yield described(walk, result, case.request), number
+            number += 1
 
 
 def _cases(trace: Trace, requests: Sequence[Request]) -> list[Case]:
@@ -693,10 +742,12 @@ def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Calla
     for family in families:
         with same_walk(), torch.inference_mode(False), torch.no_grad():
             trace.check_unchanged()
-            groups = [] if isinstance(trace, DifferenceTrace) else grouped(trace, _cases(trace, family))
-        for request in family if isinstance(trace, DifferenceTrace) else ():
+            several = isinstance(trace, DifferenceTrace) and len(trace.references) > 1
+            means = _against(trace.now, trace.references, family, None, False) if several else []  # type: ignore[attr-defined]
+            groups = [] if several else grouped(trace, _cases(trace, family))
+        for explanation, request in zip(means, family, strict=False):
             with same_walk():
-                yield explain_trace(trace, request).warned()
+                yield replace(explanation, _source=TraceCall(trace, request, choice())).warned()
         for group in groups:
             with same_walk(), torch.inference_mode(False), torch.no_grad():
                 trace.check_unchanged()

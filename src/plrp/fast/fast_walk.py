@@ -14,6 +14,7 @@ from plrp.ledger import Booking, Mass
 from plrp.passing import epsilon_for
 from plrp.pruning import Arrived, Site
 from plrp.rules import Branch, FirstPass, Rule
+from plrp.tape.difference import DifferenceOp
 from plrp.tape.maps import Convolution, LinearMap
 from plrp.tape.operations import Family
 from plrp.tape.samples import Samples
@@ -21,7 +22,7 @@ from plrp.tape.seam import remembered
 from plrp.tape.values import Op, Value
 from plrp.walk import Walk, branches_of
 
-from . import native, propagation, whole_tensors
+from . import difference_steps, native, propagation, whole_tensors
 from .channels_last import channels_last, ordinary, select_samples, to_channels_last
 from .fast_maps import FastConvolution, FastDense, OneChannel, fast_map
 from .neuron_layers import layer_geometry
@@ -29,6 +30,7 @@ from .neuron_pruning import by_neurons, dense_arrived, prune_neurons, prune_posi
 from .neurons import Neurons, Relevance, add, dense, dense_last, mass_of
 from .propagation import DensePass, neurons_of
 from .selection import prune_tensor
+from .signed_branch import SignedBranch, magnitudes, share, signed_branch
 
 
 class ChannelsLastChain:
@@ -105,7 +107,7 @@ class FastWalk(Walk):
         layer = self._map(op, rule, last and few is None)
         if few is None and last:
             x, given = self.chain.input(value, x), dense_last(given)
-        branches = branches_of(op, rule, layer, x)
+        branches = self._branches(op, rule, layer, x)
         if few is None or geometry is None or not all(branch.map is layer for branch in branches):
             if self.copies > 1:
                 where = torch.arange(given.shape[0], device=x.device) % len(x)
@@ -133,10 +135,11 @@ class FastWalk(Walk):
 
     def pass_operation(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
         """Neurons as neurons, sums and max pools in one pass over the memory; else ordinary tensors."""
-        for pass_on in (propagation.pass_on, whole_tensors.pass_on):
-            handed: Sequence[Relevance | None] | None = pass_on(op, given, book, self.composite)
-            if handed is not None:
-                return handed
+        handed = self.in_neurons(op, given, book)
+        if handed is None and not isinstance(op, DifferenceOp):
+            handed = whole_tensors.pass_on(op, given, book, self.composite)
+        if handed is not None:
+            return handed
         tensors = [None if r is None else dense(r) for r in given]
         if op.rule is not None or op.family is not Family.PASS:
             tensors = [None if t is None else ordinary(t) for t in tensors]
@@ -147,6 +150,20 @@ class FastWalk(Walk):
         return add(a, b)
 
     # --- their parts --------------------------------------------------------------------------------------------------
+
+    def in_neurons(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None] | None:
+        """An operation other than a layer by single neurons; of a difference its max pools too. None: not so."""
+        if isinstance(op, DifferenceOp):
+            return difference_steps.pass_on(op, given, self.composite)
+        return propagation.pass_on(op, given, book, self.composite)
+
+    def _branches(self, op: Op, rule: Rule, layer: LinearMap, x: Tensor) -> Sequence[Branch]:
+        """The branches of a rule; γ and z⁺ of a difference as one, unless PLRP-M asks for each."""
+        g = None if self.redistributes and id(op.inputs[0]) in self.sites else share(rule, layer)
+        if g is None or op.output.dtype != x.dtype:
+            return branches_of(op, rule, layer, x)
+        size = remembered(self.trace.now, ("sizes", id(op.map)), op.map, lambda: magnitudes(layer))
+        return [signed_branch(g, layer, size, x, op.output.data)]
 
     def collect(self, value: Value) -> Any:
         """As in `Walk`; the copy with channels last of a tensor is not needed below it."""
@@ -173,7 +190,8 @@ class FastWalk(Walk):
         plain = op.map.to(self.dtype)
         if not built_in(rule):
             return plain
-        layer: LinearMap = remembered(self.trace, ("map", id(op), last), op, lambda: fast_map(plain, last))
+        key = "map", id(op.map), last
+        layer: LinearMap = remembered(self.trace.now, key, op.map, lambda: fast_map(plain, last))
         return layer
 
     def _through_tensors(
@@ -238,7 +256,9 @@ def _of_samples(branch: Branch, denominator: Tensor | None, samples: Tensor) -> 
 
     parts = tuple(p if p.unit else p._replace(input=select_samples(p.input, samples)) for p in branch.parts)
     share = some(branch.share) if isinstance(branch.share, Tensor) else branch.share
-    return replace(branch, parts=parts, share=share, denominator=None if denominator is None else some(denominator))
+    more = {"output": some(branch.z)} if isinstance(branch, SignedBranch) else {}
+    known = None if denominator is None else some(denominator)
+    return replace(branch, parts=parts, share=share, denominator=known, **more)  # type: ignore[arg-type]
 
 
 def _among(one: FirstPass, branch: Branch, samples: Tensor, batch: int) -> FirstPass:

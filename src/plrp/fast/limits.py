@@ -15,6 +15,9 @@ STACKED_FROM = 0.15
 # As many samples as a stack of prunings may have: beyond, larger steps gain nothing.
 STACKED_SAMPLES = 16
 
+# References are recorded as one batch while the pass on so many copies of the inputs takes at most these bytes.
+STACKED_BYTES = 1 << 24
+
 MANY_ZEROS = 0.3  # inputs of which at most this share is not zero receive their relevance one by one,
 FEW_INPUTS = 16  # if they are of few channels: the weights are read once for each
 
@@ -22,5 +25,6 @@ GLANCE = 16  # entries of a token, or of an output, that are looked at first; on
 # A linear layer hands down from some of its tokens or outputs alone where at most this share of them holds relevance.
 SOME_TOKENS = 0.75
 # To take the weights of some outputs is to copy them: with fewer tokens than MANY_TOKENS that must save more reading.
-SOME_OUTPUTS = 0.25
+SOME_OUTPUTS = 0.5
 MANY_TOKENS = 16
+COPIED = 1 << 20  # entries of the weight that are copied at a time

@@ -36,13 +36,16 @@ from .selection import cut_of, statistics
 
 
 def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
-    """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) cut by a share of mass."""
+    """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) cut by a share of mass.
+
+    By PLRP-λ also tensors (samples, features), which stay tensors.
+    """
     return (
         pruning.by_neuron
         and pruning.sparsity_gain is None
         and pruning.conserve
         and site.value.samples.leads(site.value.shape)
-        and len(relevance.shape) > 2
+        and (len(relevance.shape) > 2 or (len(relevance.shape) == 2 and pruning.redistribution == "lambda"))
         and relevance.shape.numel() >= limits.FEWEST
         and (not isinstance(relevance, Tensor) or relevance.is_contiguous())
         and (pruning.redistribution == "lambda" or (arrived is not None and _followed(arrived, pruning)))
@@ -81,7 +84,8 @@ def prune_neurons(
     columns: dict[str, Any] = {}
     if book.active:
         columns = cut_of(stats).columns() | (lambda_columns(cut_of(stats).scales) if rescale else {})
-    if isinstance(relevance, Tensor) and bool((stats[:, 7] > limits.NEURONS_BELOW * relevance.shape[1:].numel()).all()):
+    many = stats[:, 7] > limits.NEURONS_BELOW * relevance.shape[1:].numel()
+    if isinstance(relevance, Tensor) and (relevance.dim() == 2 or bool(many.all())):
         if not rescale:
             return None
         thinned = thin(relevance, stats)

@@ -26,6 +26,7 @@ from . import limits, native, neuron_layers
 from .channels_last import channels_last
 from .neuron_layers import Geometry, Plan, plan, pool_geometry, read_by
 from .neurons import Neurons, Relevance, Rows, in_memory, nonzero_counts, offsets, regroup, seemingly_few, survivors
+from .signed_branch import SignedBranch, signed
 from .weight_cache import fast_weight
 
 
@@ -152,20 +153,24 @@ def through_layer(
             received = term if received is None else received.add_(term)
         else:
             parts = list(zip(branch.parts, rows, strict=True))
-            if known is None:
+            z = neurons.at(branch.z) if isinstance(branch, SignedBranch) else None
+            if known is not None:
+                d = neurons.at(known)
+            elif z is not None:
+                d = signed(neuron_layers.contributions(read, neurons, rows[1], branch.parts[1].weight), z).add_(z)
+            else:
                 d = torch.zeros_like(neurons.values)
                 for part, row in parts:
                     d += neuron_layers.contributions(read, neurons, row, part.weight)
                 d = d if bias is None else d + bias[neurons.channels.long()]
-            else:
-                d = neurons.at(known)
             s = quotient(held, d, epsilon, branch.one_sign)
-            for part, row in parts:
-                term = neuron_layers.hand(read, neurons, s, part.weight, None if part.unit else row)
+            for number, (part, row) in enumerate(parts):
+                at_each = s if z is None or number == 0 else s * z.sign()
+                term = neuron_layers.hand(read, neurons, at_each, part.weight, None if part.unit else row)
                 received = term if received is None else received.add_(term)
         if book.active:
-            at_each = None if bias is None else bias[neurons.channels.long()]
-            book_branch(book, branch, held, s, d, epsilon, neurons.sum, at_each)
+            of_bias = None if bias is None else bias[neurons.channels.long()]
+            book_branch(book, branch, held, s, d, epsilon, neurons.sum, of_bias)
         passes.append(SparsePass(branch, read, neurons, held, s, d, epsilon))
     book_unshared(book, branches, lambda share: neurons.sum(neurons.values * neurons.at(share)))
     assert received is not None
@@ -260,7 +265,7 @@ def pass_on(
     if not isinstance(relevance, Neurons):
         return None
     if op.family is Family.WINNER:
-        handed = _to_winners(op, relevance)
+        handed = to_winners(op, relevance)
         return None if handed is None else [handed]
     if adds_in_proportion(op, composite):
         return _split_sum(op, relevance, book)
@@ -273,10 +278,10 @@ def adds_in_proportion(op: Op, composite: Composite) -> bool:
     return plain and not composite.residual_gamma and composite.epsilon is None
 
 
-def _to_winners(op: Op, relevance: Neurons) -> Neurons | None:
+def to_winners(op: Op, relevance: Neurons) -> Neurons | None:
     """The neurons of a max pool's output, each at the place of the input that won."""
     value, geometry = op.inputs[0], pool_geometry(op)
-    if geometry is not None and op.winners is not None and len(value.shape) == 4:
+    if geometry is not None and op.winners is not None:
         at: Tensor | None = relevance.at(op.winners)
     elif geometry is None or value.dtype != relevance.values.dtype or not value.samples.leads(value.shape):
         return None

@@ -16,14 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plrp.differences import keeps_digits
 from plrp.ledger import Booking
 from plrp.passage import Case, CaseResult, Mask, Passage
 from plrp.pruning import Arrived, Site
+from plrp.tape.difference import DifferenceOp
 from plrp.tape.operations import Family
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
-from . import limits, native, propagation
+from . import limits, native
 from .fast_walk import FastWalk
 from .neuron_pruning import by_neurons, prune_neurons
 from .neurons import Neurons, Relevance, dense
@@ -130,9 +132,11 @@ class StackedWalk(FastWalk):
         alone = super().pass_operation
         if self.copies == 1:
             return alone(op, given, book)
-        if op.family is Family.PASS and op.rule is None and op.inputs[0].shape == op.output.shape:
+        pointwise = op.family is Family.PASS and op.rule is None and op.inputs[0].shape == op.output.shape
+        if pointwise and (not isinstance(op, DifferenceOp) or keeps_digits(op)):
             return given
-        stacked = propagation.pass_on(op, given, book, self.composite)
+        single = isinstance(given[0], Neurons) or not isinstance(op, DifferenceOp)
+        stacked = self.in_neurons(op, given, book) if single else None
         if stacked is not None:
             return stacked
         split = [[None] * self.copies if r is None else self._copies(r) for r in given]

@@ -135,14 +135,15 @@ def pass_on(
             parts = split(relevance, a.data, b.data, epsilon_for(op.output, a, b), one_sign)
             return None if parts is None else list(parts)
     if op.family is Family.WINNER and (geometry := pool_geometry(op)) is not None:
-        received = _through_max_pool(op, relevance, geometry)
+        received = through_max_pool(op, relevance, geometry)
         return None if received is None else [received]
     return None
 
 
-def _through_max_pool(op: Op, relevance: Tensor, geometry: Geometry) -> Tensor | None:
+def through_max_pool(op: Op, relevance: Tensor, geometry: Geometry) -> Tensor | None:
+    """The relevance of a max pool's output handed to the inputs that won."""
     value = op.inputs[0]
-    if op.winners is not None and relevance.dim() == 4:
+    if op.winners is not None:
         received = hand_to_winners(relevance, op.winners, value.shape)
         if received is not None:
             return received

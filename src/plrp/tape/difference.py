@@ -31,11 +31,14 @@ CHOOSES = ("sort", "topk")  # operations that move elements to places which the 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """a − b; 0 where both are −∞, as under a mask."""
-    return torch.where(a == b, 0.0, a - b) if a.is_floating_point() else a - b
+    apart = a - b
+    return apart.nan_to_num_(0.0, torch.inf, -torch.inf) if apart.is_floating_point() else apart
 
 
 class DifferenceValue(Value):
-    """Δ of one tensor between the two passes, computed when it is read."""
+    """Δ of one tensor between the two passes, computed when it is first read; `forget` lets go of it."""
+
+    difference = True
 
     def __init__(self, now: Value, before: Value, producer: Op | None = None) -> None:
         self.now, self.before, self.producer = now, before, producer
@@ -46,7 +49,9 @@ class DifferenceValue(Value):
     @property  # type: ignore[misc]  # nobody writes into a difference
     def data(self) -> Tensor:
         """a − a⁰."""
-        return difference(*self.pair(self.dtype))
+        if self._data is None:
+            self._data = difference(*self.pair(self.dtype))
+        return self._data
 
     def pair(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """a and a⁰."""
@@ -205,6 +210,19 @@ class DifferenceTrace(Trace):
         if missing and isinstance(self.output, Tensor):
             raise unsupported(missing[0], self.ops)
         return self
+
+
+def repeated(now: Trace, copies: int) -> Trace:
+    """The pass on a batch that holds the inputs so many times, one copy after the other."""
+    if copies == 1:
+        return now
+
+    def recorded() -> Trace:
+        inputs = [value.data.repeat(copies, *(1,) * (len(value.shape) - 1)) for value in now.inputs]
+        return now.with_inputs(inputs[0] if now.single else inputs)
+
+    trace: Trace = remembered(now, ("repeated", copies), None, recorded)
+    return trace
 
 
 def _form(op: Op) -> Any:

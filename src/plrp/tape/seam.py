@@ -57,6 +57,13 @@ def let_go(trace: Trace, ops: list[Op]) -> None:
         release(ops.pop())
 
 
+def forget_differences(op: Op) -> None:
+    """Let go of Δ at the outputs of an operation that a walk has passed: two passes are enough to hold."""
+    for value in op.outputs:
+        if value.difference:
+            value.forget()
+
+
 def tape_bytes(trace: Trace) -> int:
     """The memory that a tape takes for its values; a view counts as a value of its own."""
     values = [value for op in trace.ops for value in op.outputs if not value.forgotten]
