@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from plrp.balance import Problem, alarm, find_problems, mass_of, unwarned
 from plrp.composites import AUTO, Composite, automatic, is_any, is_conv
 from plrp.composites import composite as named_composite
-from plrp.explanation import Explanation, averaged, explain
+from plrp.explanation import Explanation, Mean, explain
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.references import Reference, References
@@ -232,18 +232,14 @@ def explain_against(
     """
     now = record_verified(model, inputs)
     x = now.inputs[0].data
-    scores = torch.zeros_like(x)
-
-    def each() -> Iterator[Explanation]:
-        nonlocal scores
-        for one in references.single:
-            explanation = replace(DifferenceTrace(now, one).check_supported().explain(**asked), _source=None)
-            m = explanation.relevance if now.single else explanation.relevance[0]
-            if hypothetical:
-                scores = scores + (m - (m * one.each[0][0]).sum(1, keepdim=True)) / len(references)
-            yield explanation
-
-    explanation = averaged(each())
+    scores, mean = torch.zeros_like(x), Mean()
+    for one in references.grouped(1):
+        part = replace(DifferenceTrace(now, one).check_supported().explain(**asked), _source=None)
+        if hypothetical:
+            m = part.relevance if now.single else part.relevance[0]
+            scores = scores + (m - (m * one.each[0][0]).sum(1, keepdim=True)) / len(references)
+        mean.add(part)
+    explanation = mean.result()
     relevance = explanation.relevance if now.single else explanation.relevance[0]
     letters = x.sum(1, keepdim=True)
     there = torch.where(letters > 0, letters, 1.0)
