@@ -222,9 +222,10 @@ def explain_letters(
 ) -> tuple[Tensor, Explanation]:
     """Relevance (sequence, letter, position) of the first input, and the explanation that has the scores.
 
-    Against references Δx = x − x⁰ has two letters at a position. Here both stand at the letter that is there; where there is none, they
-    stay. Hypothetical scores are those of each letter b in its place, c_b = m_b − Σ_a m_a x⁰_a, with the multipliers m
-    that the `Hypothetical` rule hands down; the mean over the references is returned.
+    Against references Δx = x − x⁰ has two letters at a position. The relevance of both stands at the letter that is
+    there; where there is none, it stays. Hypothetical scores are those of each letter b in its place,
+    c_b = m_b − Σ_a m_a x⁰_a, with the multipliers m that the `Hypothetical` rule hands down. Results are means over the
+    references.
     """
     if references is None:
         explanation = explain(model, inputs, **asked)
