@@ -452,9 +452,8 @@ def attribute(
     composite = composite or (COMPOSITE if references is None else "rescale")
     X = torch.from_numpy(X) if isinstance(X, np.ndarray) else X
     _check_inputs(X, args or (), batch_size)
-    asked = Request(target=strand_targets(target)[0], pruning=pruning).target
+    asked, where = Request(target=strand_targets(target)[0], pruning=pruning).target, device_of(model, device)
     asked.check_batch(len(X))
-    where = device_of(model, device)
     number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     number = number or next((p.dtype for p in model.parameters()), torch.float32)
 
