@@ -20,8 +20,11 @@ from plrp.cli import main
 from plrp.experiments import ConfigError, Store
 from plrp.experiments.measure import Bench
 from plrp.experiments.part_files import read_parquet, split
+from plrp.models.loading import LoadedModel
 from plrp.settings import read_reference
+from plrp.view.page_data import PageSettings
 from plrp.view.page_kinds import photograph_bundle, sequence_bundle, text_bundle
+from plrp.view.uploads import open_photograph, open_sequence, open_text
 from plrp.vision.photograph_settings import PhotographSettings
 from worlds import world
 
@@ -386,6 +389,30 @@ def test_a_model_without_a_mask_token_says_so() -> None:
     span = plrp.text.explain(model, tokenizer, "The capital", span=2, reference="mask:7")
     for one in span:
         assert float(one.relevance.sum()) == pytest.approx(one.score, rel=1e-3, abs=1e-4)
+
+
+# --- the served page --------------------------------------------------------------------------------------------------
+
+
+def test_uploads_are_explained_against_the_reference(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = pytest.importorskip("small_models")
+    settings, how = PageSettings(proportions=(0.1,), targets=1, inside="nothing"), {"pruning": plrp.Pruning(p=0.1)}
+    model = LoadedModel(built(PICTURE_NETWORK), "net", "its own")
+    photograph = open_photograph(
+        Path("photos/0.png").read_bytes(), "0.png", model, composite="rescale", reference="blur:2", **how
+    )
+    sequence = open_sequence(
+        LETTERS[0].encode(), "a", built(SEQUENCE_NETWORK), composite="rescale", reference="zeros", **how
+    )
+    tokenizer = small.word_tokenizer()
+    bert = small.built("bert", len(tokenizer), num_labels=3)
+    text = open_text(b"A goodly film.", bert, tokenizer, composite=plrp.composite("rescale"), reference="mask", **how)
+    for upload, name in ((photograph, "blur:2"), (sequence, "zeros"), (text, "mask token")):
+        (line,) = upload.bundle(None, settings).facts["against"]
+        assert line.startswith(f"against {name}: f(x) = ")
+    for kind, name in (("photograph", "mask"), ("sequence", "blur:8"), ("text", "grey")):
+        assert main(["view", "--model", "dna.py:build", "--input", kind, "--reference", name]) == 2
+        assert f"there is no reference '{name}' here" in capsys.readouterr().err
 
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_one_trace_per_batch_serves_all_variants_and_p(tmp_path: Path, monkeypat
     config = Config.from_dict({**small.config.to_dict(), "metrics": {"gini": {}, "pixel_flipping": {"region": 3}}})
     traced: list[int] = []
     trace = plrp.trace
-    monkeypatch.setattr(plrp, "trace", lambda model, x: traced.append(len(x)) or trace(model, x))
+    monkeypatch.setattr(plrp, "trace", lambda model, x, **_: traced.append(len(x)) or trace(model, x))
     Bench(config, Store(tmp_path / "run")).part(0)
     assert len(config.cells) == 1 + 4 * 4
     assert traced == [2, 2, 1]
@@ -170,7 +170,7 @@ def test_one_trace_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     held: list[int] = []
     trace = plrp.trace
 
-    def watched(model: torch.nn.Module, x: torch.Tensor) -> plrp.Trace:
+    def watched(model: torch.nn.Module, x: torch.Tensor, **_: object) -> plrp.Trace:
         held.append(sum(known() is not None for known in traces))
         made = trace(model, x)
         traces.append(weakref.ref(made))

@@ -218,7 +218,7 @@ def test_attribute_returns_what_explain_sequences_finds() -> None:
     np.testing.assert_allclose(found, expected.relevance, atol=1e-6)
     assert found.dtype == torch.float32
     for option in ("return_references", "raw_outputs"):
-        with pytest.raises(ValueError, match="leave return_references"):
+        with pytest.raises(ValueError, match="There are no multipliers to return"):
             attribute(model, x, **{option: True})
     with pytest.raises(ValueError, match="1 rows for 2"):
         attribute(model, x, args=(torch.zeros(1, 3),))

@@ -207,11 +207,7 @@ class _BatchExplainer:
         hypothetical = self.settings.hypothetical
         asked = {"target": target, "composite": self.composite, "pruning": self.settings.pruning}
         with unwarned() if hypothetical else nullcontext():
-            if references is None:
-                explanation = explain(self.model, x, **asked)
-                relevance = explanation.relevance
-            else:
-                relevance, explanation = explain_against(self.model, x, references, hypothetical, **asked)
+            relevance, explanation = explain_letters(self.model, x, references, hypothetical, **asked)
         if hypothetical:
             present = [relevance * x]  # scores of absent letters are not conserved
             problems = find_problems(mass_of(present), explanation._grown)
@@ -221,15 +217,19 @@ class _BatchExplainer:
         return relevance.float(), explanation, problems
 
 
-def explain_against(
-    model: Model, inputs: Any, references: References, hypothetical: bool, **asked: Any
+def explain_letters(
+    model: Model, inputs: Any, references: References | None, hypothetical: bool, **asked: Any
 ) -> tuple[Tensor, Explanation]:
-    """Relevance (sequence, letter, position) against references, and the explanation that has the scores.
+    """Relevance (sequence, letter, position) of the first input, and the explanation that has the scores.
 
-    Of a position Δx = x − x⁰ has two letters. Here both stand at the letter that is there; where there is none, they
-    stay. Hypothetical scores are those of each letter b in its place, c_b = m_b − Σ_a m_a x⁰_a, with the multipliers m
-    that the `Hypothetical` rule hands down; the mean over the references is returned.
+    Against references Δx = x − x⁰ has two letters at a position. The relevance of both stands at the letter that is
+    there; where there is none, it stays. Hypothetical scores are those of each letter b in its place,
+    c_b = m_b − Σ_a m_a x⁰_a, with the multipliers m that the `Hypothetical` rule hands down. Results are means over the
+    references.
     """
+    if references is None:
+        explanation = explain(model, inputs, **asked)
+        return (explanation.relevance if isinstance(inputs, Tensor) else explanation.relevance[0]), explanation
     now = record_verified(model, inputs)
     x = now.inputs[0].data
     scores, mean = torch.zeros_like(x), Mean()
@@ -429,9 +429,8 @@ def attribute(
         from plrp.genomics import attribute as deep_lift_shap
 
     `X` is a tensor, a numpy array, or tangermeme's `PackedSequence`, of which a batch is unpacked at a time. `args`:
-    more inputs of the model, (batch, …) each. `target`: a column of the output, or anything that
-    `explain_sequences` takes. `hypothetical`: scores of absent letters too (see `Hypothetical`), for TF-MoDISco.
-    `composite` and `pruning` are plrp's own.
+    more inputs of the model, (batch, …) each. `target`: a column of the output, or as in `explain_sequences`.
+    `hypothetical`: scores of absent letters too (`Hypothetical`). `composite` and `pruning` are plrp's own.
 
     The signature is tangermeme's. Without `references` this is LRP, which explains the score itself: `n_shuffles` and
     `random_state` are not used then. With them it is DeepLIFT, by our own engine, whatever the model is made of:
@@ -445,16 +444,12 @@ def attribute(
     torch.Size([1, 4, 10])
     """
     if raw_outputs or (return_references and references is None):
-        raise ValueError(
-            "There are no multipliers to return, and references only if they are given: leave return_references and "
-            "raw_outputs out."
-        )
+        raise ValueError("There are no multipliers to return, and references only if they are given.")
     composite = composite or (COMPOSITE if references is None else "rescale")
     X = torch.from_numpy(X) if isinstance(X, np.ndarray) else X
     _check_inputs(X, args or (), batch_size)
-    asked = Request(target=strand_targets(target)[0], pruning=pruning).target
+    asked, where = Request(target=strand_targets(target)[0], pruning=pruning).target, device_of(model, device)
     asked.check_batch(len(X))
-    where = device_of(model, device)
     number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     number = number or next((p.dtype for p in model.parameters()), torch.float32)
 
@@ -468,21 +463,19 @@ def attribute(
         for begin in range(0, len(X), batch_size):
             rows = slice(begin, begin + batch_size)
             inputs, how = batch(rows), {"target": asked.of(rows), "composite": rules, "pruning": pruning}
-            if references is None:
-                relevance = explain(model, inputs, **how).relevance
-                relevance = relevance[0] if args else relevance
-            else:
-                given = _references(references, inputs, rows, n_shuffles, random_state)
-                relevance, _ = explain_against(model, inputs, given, hypothetical, **how)
-                used += [torch.stack([one[0] for one in given.each], 1).cpu()] if return_references else []
-            relevance = relevance.float().cpu()
+            given = _references(references, inputs, rows, n_shuffles, random_state)
+            relevance = explain_letters(model, inputs, given, hypothetical, **how)[0].float().cpu()
+            if given is not None and return_references:
+                used.append(torch.stack([one[0] for one in given.each], 1).cpu())
             parts.append(relevance if hypothetical else relevance * (_unpacked(X[rows]).cpu() > 0))
             step(len(relevance))
     return (torch.cat(parts), torch.cat(used)) if return_references else torch.cat(parts)
 
 
-def _references(given: Any, inputs: Any, rows: slice, count: int, seed: int | None) -> References:
-    """Our references, or tangermeme's: a function or a tensor (batch, n, 4, length)."""
+def _references(given: Any, inputs: Any, rows: slice, count: int, seed: int | None) -> References | None:
+    """Our references, or tangermeme's: a function or a tensor (batch, n, 4, length); None where none are given."""
+    if given is None:
+        return None
     x, *others = inputs if isinstance(inputs, tuple) else (inputs,)
     if not isinstance(given, str | Reference):
         stack = given[rows] if isinstance(given, Tensor) else given(x.cpu(), n=count, random_state=seed)
