@@ -52,7 +52,8 @@ class PhotographSettings(Settings):
         None,
         "explain why the score is not that of a reference, all of the difference: blur:8 (the photograph without its "
         "details), grey (its mean colour), zeros (the colour that the model's preprocessing centres on), or "
-        "mean:FOLDER (the mean of a folder's photographs). Answers change with it; it takes twice as long",
+        "mean:FOLDER (the mean of a folder's photographs). Answers change with it. It takes about twice as long, "
+        "and pruned about six times",
         metavar="NAME",
         check=reference_named("blur", "grey", "zeros", "mean"),
     )
