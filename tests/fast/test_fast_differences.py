@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import plrp
 from difference_networks import networks
 from plrp.fast import limits, native
-from plrp.fast.signed_branch import magnitudes, share, signed_branch
-from plrp.rules import Gamma, SignedZPlus
-from plrp.tape.maps import Convolution, ConvolutionForm
+from plrp.fast.signed_branch import SignedBranch, share
+from plrp.rules import Gamma, Part, SignedZPlus
+from plrp.tape.maps import Convolution, ConvolutionForm, Weight
 
 
 class Dilated(nn.Module):
@@ -117,7 +117,7 @@ def test_one_branch_is_the_two_of_the_rule(seed: int, gamma: float | None) -> No
         expected = expected + branch.hand(branch.part_of(relevance) / d.masked_fill(d == 0, torch.inf), x)
     g = share(rule, layer)
     assert g is not None
-    one = signed_branch(g, layer, magnitudes(layer), x, z)
+    one = SignedBranch(layer, (Part(x, layer.whole), Part(g * x.abs(), Weight(layer.weight.abs()))), z=z)
     d = one.contributions()
     received = one.hand(relevance / d.masked_fill(d == 0, torch.inf), x)
     assert (received - expected).abs().max() <= 1e-12 * expected.abs().max()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from plrp.rules import Branch, Gamma, Part, Rule, SignedZPlus
-from plrp.tape.maps import LinearMap, Weight
+from plrp.rules import Branch, Gamma, Rule, SignedZPlus
+from plrp.tape.maps import LinearMap
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SignedBranch(Branch):
     """Contributions n = xw + g σ|xw|, σ the sign of each output z: those of γ for g = γ / (2 + γ), of z⁺ for g = 1.
 
@@ -20,13 +19,7 @@ class SignedBranch(Branch):
     `rules.Gamma`, of two parts each, take four and four.
     """
 
-    output: Tensor | None = None  # z
-
-    @property
-    def z(self) -> Tensor:
-        """The layer's output."""
-        assert self.output is not None
-        return self.output
+    z: Tensor  # the layer's output
 
     def contributions(self, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """d = z + σ Σ_j g|xw|."""
@@ -51,13 +44,3 @@ def share(rule: Rule, layer: LinearMap) -> float | None:
     if rule.epsilon != 0 or layer.bias is not None:
         return None
     return rule.gamma / (2 + rule.gamma) if type(rule) is Gamma else 1.0 if type(rule) is SignedZPlus else None
-
-
-def signed_branch(g: float, layer: LinearMap, size: Weight, x: Tensor, z: Tensor) -> SignedBranch:
-    """The branch of a layer that read x and gave z; `size` is |W|."""
-    return SignedBranch(layer, (Part(x, layer.whole), Part(x.abs().mul_(g), size)), output=z)
-
-
-def magnitudes(layer: LinearMap) -> Weight:
-    """|W|."""
-    return Weight(torch.abs(layer.weight))

@@ -25,10 +25,10 @@ from plrp.tape.operations import Family
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
-from . import limits, native
+from . import difference_steps, limits, native, propagation
 from .fast_walk import FastWalk
 from .neuron_pruning import by_neurons, prune_neurons
-from .neurons import Neurons, Relevance, dense
+from .neurons import Neurons, Relevance, Rows, dense
 from .selection import prune_tensor
 
 
@@ -134,8 +134,8 @@ class StackedWalk(FastWalk):
         pointwise = op.family is Family.PASS and op.rule is None and op.inputs[0].shape == op.output.shape
         if pointwise and (not isinstance(op, DifferenceOp) or keeps_digits(op)):
             return given
-        single = isinstance(given[0], Neurons) or not isinstance(op, DifferenceOp)
-        stacked = self.in_neurons(op, given, book) if single else None
+        steps = difference_steps if isinstance(op, DifferenceOp) else propagation
+        stacked = steps.pass_on(op, given, book, self.composite) if isinstance(given[0], Neurons | Rows) else None
         if stacked is not None:
             return stacked
         split = [[None] * self.copies if r is None else self._copies(r) for r in given]
