@@ -240,7 +240,7 @@ class Walk(Bookkeeper):
         """d_k = Σ_j n_jk + bias_k: on the tape, known from an earlier explanation of the trace, or computed."""
         if branch.denominator is not None:
             return branch.denominator
-        key = (type(branch.map), id(op), rule.key, number)  # other maps give the same number to rounding only
+        key = (type(branch), type(branch.map), id(op), rule.key, number)  # other maps give the same to rounding only
         d: Tensor = remembered(self.trace, key, (rule, op), lambda: branch.contributions(bias=branch.bias))
         return d
 

@@ -139,6 +139,15 @@ def test_z_plus_gives_exactly_nothing_to_inputs_that_speak_against_all_outputs()
     assert (relevance[:, 1:] != 0).any()
 
 
+def test_a_trace_remembers_the_denominators_of_each_form_apart() -> None:
+    model, x, x0 = CASES["dilated"]
+    trace = plrp.trace(model, x, reference=x0)
+    for pruning in (None, *PRUNINGS[:3], None):
+        again = trace.explain(target=1, composite="rescale-gamma", pruning=pruning).relevance
+        fresh = explain(model, x, x0, composite="rescale-gamma", pruning=pruning).relevance
+        assert torch.allclose(again, fresh, rtol=1e-9, atol=1e-12)
+
+
 # --- several references -----------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from .whole_tensors import through_max_pool
 def pass_on(
     op: Op, given: Sequence[Relevance | None], book: Booking, composite: Composite
 ) -> list[Relevance | None] | None:
-    """The relevance of an operation's inputs: where it stays, of max pools, and of sums of single neurons; else None."""
+    """The relevance of an operation's inputs: where it stays, of max pools, of sums of single neurons; else None."""
     relevance = given[0]
     assert isinstance(op, DifferenceOp)
     if op.rule is not None or len(given) != 1 or relevance is None:

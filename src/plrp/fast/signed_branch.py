@@ -25,18 +25,13 @@ class SignedBranch(Branch):
         """d = z + σ Σ_j g|xw|."""
         assert mask is None
         size = self.parts[1]
-        return signed(self.map.apply(size.input, size.weight.full), self.z).add_(self.z)
+        return self.map.apply(size.input, size.weight.full).mul_(self.z.sign()).add_(self.z)
 
     def hand(self, s: Tensor, like: Tensor, mask: Tensor | None = None) -> Tensor:
         """x Wᵀs + |x| g|W|ᵀ(σs)."""
         whole, size = self.parts
         received = self.map.hand(s, whole.weight.full, whole.input, like)
         return received.add_(self.map.hand(s * self.z.sign(), size.weight.full, size.input, like))
-
-
-def signed(size: Tensor, z: Tensor) -> Tensor:
-    """σ · size, for sizes ≥ 0, in their memory."""
-    return size.copysign_(z).masked_fill_(z == 0, 0.0)
 
 
 def share(rule: Rule, layer: LinearMap) -> float | None:
