@@ -87,21 +87,16 @@ def _elementwise(op: DifferenceOp, given: Tensor) -> Relevances:
     value, dtype = op.inputs[0], given.dtype
     if keeps_digits(op) or value.shape != op.output.shape:
         return [sum_to(given, value.shape)]
-    return [by_midpoint(op, given, value.pair(dtype), op.output.pair(dtype))]
+    dy, dz = op.output.data.to(dtype), _delta(value, given)
+    (slope,) = transposed(op.now, [torch.ones_like(given)], dtype, op.now.inputs, [_middle(value, dtype)])
+    size = sum(part.abs() for part in (*value.pair(dtype), *op.output.pair(dtype)))
+    smooth = (dz.abs() <= NEAR[dtype]) & ((slope * dz - dy).abs() <= LOST * torch.finfo(dtype).eps * size)
+    return [torch.where(smooth & (dy != 0), given * (slope * dz / torch.where(dy == 0, 1.0, dy)), given)]
 
 
 def keeps_digits(op: DifferenceOp) -> bool:
     """Whether Δy/Δz of a function of each element loses no digits."""
     return op.kind in EXACT or op.traits.scales or op.operation.registered
-
-
-def by_midpoint(op: DifferenceOp, given: Tensor, z: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor]) -> Tensor:
-    """The relevance of z, given that of y = φ(z), both in both passes: with φ′ at the midpoint where Δz is small."""
-    dtype, dz, dy = given.dtype, difference(*z), difference(*y)
-    (slope,) = transposed(op.now, [torch.ones_like(given)], dtype, op.now.inputs, [(z[0] + z[1]) / 2])
-    size = sum(part.abs() for part in (*z, *y))
-    smooth = (dz.abs() <= NEAR[dtype]) & ((slope * dz - dy).abs() <= LOST * torch.finfo(dtype).eps * size)
-    return torch.where(smooth & (dy != 0), given * (slope * dz / torch.where(dy == 0, 1.0, dy)), given)
 
 
 def _sum(op: DifferenceOp, given: Tensor, gamma: float | None) -> Relevances:

@@ -68,10 +68,8 @@ def grouped(trace: Trace, cases: Sequence[Case]) -> list[Sequence[Case]]:
 
 def reference_groups(now: Trace, references: References, request: Request, ledger: bool) -> list[References]:
     """The references in groups that are recorded and walked as one batch; the plain walk takes one at a time."""
-    fast = _fast("stacked_references", now, request)
-    alone = fast is None or ledger
-    groups: list[References] = references.grouped(1) if alone else fast.grouped(now, references, request)
-    return groups
+    fast = None if ledger else _fast("stacked_walk", now, request)
+    return references.grouped(1) if fast is None else list(fast.grouped_references(now, references, request))
 
 
 def walk_of(trace: Trace, cases: Sequence[Case], ledger: bool = False) -> Walk:

@@ -338,7 +338,6 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
             target=self.target[samples] if isinstance(self.target, Tensor) else self.target,
             score=self.score[samples],
             reference=against,
-            _begun=None if self._begun is None else self._begun[samples],
             _grown=None if self._grown is None else self._grown[samples],
             _source=None,
         )
@@ -510,7 +509,7 @@ class ExplainCall:
         supported(trace, bound.composite.products)
         if bound.condition is None:
             explained_once(trace)
-        ((explanation, _),) = _walks(trace, [bound], ledger)
+        (explanation,) = _walks(trace, [bound], ledger)
         self.seen.update(trace._recorder.rules.seen if self.rules else ())
         return explanation
 
@@ -656,11 +655,17 @@ def explain_trace(trace: Trace, request: Request, ledger: bool = False) -> Expla
     """Explain a recorded forward pass, or the difference of two."""
     bound = request.bound(trace)
     trace.check_unchanged()
+    (explanation,) = _explained(trace, [bound], ledger)
+    return explanation
+
+
+def _explained(trace: Trace, requests: Sequence[Request], ledger: bool = False) -> Iterator[Explanation]:
+    """The explanations of a trace for requests that are bound to it; of several references the means."""
     if not isinstance(trace, DifferenceTrace) or len(trace.references) == 1:
-        ((explanation, _),) = _walks(trace, [bound], ledger)
-        return explanation
-    (explanation,) = _against(trace.now, trace.references, [bound], None, ledger)
-    return replace(explanation, _source=TraceCall(trace, bound, choice()))
+        yield from _walks(trace, requests, ledger)
+        return
+    means = _against(trace.now, trace.references, requests, None, ledger)
+    yield from (replace(e, _source=TraceCall(trace, r, choice())) for e, r in zip(means, requests, strict=True))
 
 
 def _against(
@@ -672,38 +677,35 @@ def _against(
     """
     means = [Mean() for _ in requests]
     for group in reference_groups(now, references, requests[0], ledger):
-        for explanation, number in _against_group(now, group, requests, inputs, ledger):
-            means[number].add(explanation)
+        for mean, parts in zip(means, _against_group(now, group, requests, inputs, ledger), strict=True):
+            for part in parts:
+                mean.add(part)
     return [mean.result() for mean in means]
 
 
 def _against_group(
     now: Trace, group: References, requests: Sequence[Request], inputs: Sequence[Tensor] | None, ledger: bool
-) -> Iterator[tuple[Explanation, int]]:
-    """The explanations against some references, which are recorded as one batch; and the numbers of their requests."""
+) -> Iterator[list[Explanation]]:
+    """Of each request the explanations against some references, which are recorded as one batch."""
     tape = DifferenceTrace(repeated(now, len(group)), group.joined).check_supported()
     tape.memory = None if len(requests) == 1 else {}
     if len(group) > 1:
         each = torch.arange(now.batch).repeat(len(group))
         requests = [replace(r, target=r.target.bound(now.output).of(each)) for r in requests]
-    for whole, number in _walks(tape, [request.bound(tape, inputs) for request in requests], ledger):
-        for samples in torch.arange(tape.batch).chunk(len(group)):
-            piece = slice(int(samples[0]), int(samples[-1]) + 1) if len(samples) else slice(0)
-            yield (replace(whole, _source=None) if len(group) == 1 else whole._of(piece)), number
+    for whole in _walks(tape, [request.bound(tape, inputs) for request in requests], ledger):
+        copies = range(0, tape.batch, now.batch) if len(group) > 1 else ()
+        yield [whole._of(slice(n, n + now.batch)) for n in copies] or [replace(whole, _source=None)]
 
 
-def _walks(trace: Trace, requests: Sequence[Request], ledger: bool = False) -> Iterator[tuple[Explanation, int]]:
-    """The explanations of a trace for requests that are bound to it, in their order, and their numbers."""
-    number = 0
+def _walks(trace: Trace, requests: Sequence[Request], ledger: bool = False) -> Iterator[Explanation]:
+    """The explanations of a trace for requests that are bound to it, in their order."""
     with torch.inference_mode(False), torch.no_grad():
         groups = grouped(trace, _cases(trace, requests))
     for group in groups:
         with torch.inference_mode(False), torch.no_grad():
             walk = walk_of(trace, group, ledger)
             results = walk.results(walk.run())
-        for result, case in zip(results, group, strict=True):
-            yield described(walk, result, case.request), number
-            number += 1
+        yield from (described(walk, result, case.request) for result, case in zip(results, group, strict=True))
 
 
 def _cases(trace: Trace, requests: Sequence[Request]) -> list[Case]:
@@ -740,23 +742,12 @@ def sweep_trace(
 def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Callable[[], Any]) -> Iterator[Explanation]:
     """One explanation per request. A family is of several prunings, or of several conditions of one pruning."""
     for family in families:
-        with same_walk(), torch.inference_mode(False), torch.no_grad():
-            trace.check_unchanged()
-            several = isinstance(trace, DifferenceTrace) and len(trace.references) > 1
-            means = _against(trace.now, trace.references, family, None, False) if several else []  # type: ignore[attr-defined]
-            groups = [] if several else grouped(trace, _cases(trace, family))
-        for explanation, request in zip(means, family, strict=False):
+        explanations = _explained(trace, family)
+        for _ in family:
             with same_walk():
-                yield replace(explanation, _source=TraceCall(trace, request, choice())).warned()
-        for group in groups:
-            with same_walk(), torch.inference_mode(False), torch.no_grad():
                 trace.check_unchanged()
-                walk = walk_of(trace, group)
-                results = walk.results(walk.run())
-            for result, case in zip(results, group, strict=True):
-                with same_walk():
-                    explanation = described(walk, result, case.request)
-                yield explanation.warned()
+                explanation = next(explanations)
+            yield explanation.warned()
 
 
 def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:

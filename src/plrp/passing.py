@@ -316,9 +316,7 @@ def _to_winners(op: Op, pool: Callable[..., Any], relevance: Tensor, book: Booki
     By the places that torch names: its derivative of a max pool writes outside the plane for such windows.
     """
     x = op.inputs[0].data.to(relevance.dtype)
-    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-    given = {name: op.argument(position, name) for position, name in enumerate(names, 1)}
-    _, winners = pool(x, return_indices=True, **{name: v for name, v in given.items() if v is not None})
+    winners = winners_of(op, pool, x)
     axes = int(pool.__name__[-2])
     empty = op.output.data == -torch.inf
     if book.active:
@@ -326,6 +324,14 @@ def _to_winners(op: Op, pool: Callable[..., Any], relevance: Tensor, book: Booki
     won, winners = relevance.masked_fill(empty, 0.0), winners.masked_fill(empty, 0)
     handed = relevance.new_zeros(x.shape).flatten(-axes)
     return handed.scatter_add_(-1, winners.flatten(-axes), won.flatten(-axes)).view(x.shape)
+
+
+def winners_of(op: Op, pool: Callable[..., Any], x: Tensor) -> Tensor:
+    """The place in the plane of the winner of each window."""
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    given = {name: op.argument(position, name) for position, name in enumerate(names, 1)}
+    places: Tensor = pool(x, return_indices=True, **{name: v for name, v in given.items() if v is not None})[1]
+    return places
 
 
 def _affine(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:

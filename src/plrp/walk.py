@@ -24,7 +24,7 @@ from .tape.difference import DifferenceOp, DifferenceTrace
 from .tape.maps import LinearMap
 from .tape.refusals import unsupported
 from .tape.samples import Samples
-from .tape.seam import collection_paused, forget_differences, let_go, remembered
+from .tape.seam import collection_paused, let_go, remembered
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached, tensors_in
 from .targets import Start, start
@@ -81,8 +81,7 @@ class Walk(Bookkeeper):
                 given = [collect(v) for v in op.outputs]
                 if any(r is not None for r in given):
                     self.hand_down(op, given)
-                forget_differences(op)
-                let_go(self.trace, ops)
+                let_go(self.trace, ops, position)
             relevances = [collect(value) for value in self.trace.inputs]
         return [
             torch.zeros(value.shape, dtype=self.dtype, device=value.data.device) if r is None else self.tensor(r)
@@ -249,7 +248,7 @@ class Walk(Bookkeeper):
         """d_k = Σ_j n_jk + bias_k: on the tape, known from an earlier explanation of the trace, or computed."""
         if branch.denominator is not None:
             return branch.denominator
-        key = (type(branch.map), id(op), rule.key, number)  # other maps give the same number to rounding only
+        key = (type(branch), type(branch.map), id(op), rule.key, number)  # other maps give the same to rounding only
         d: Tensor = remembered(self.trace, key, (rule, op), lambda: branch.contributions(bias=branch.bias))
         return d
 

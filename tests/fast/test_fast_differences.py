@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import plrp
 from difference_networks import networks
 from plrp.fast import limits, native
-from plrp.fast.signed_branch import magnitudes, share, signed_branch
-from plrp.rules import Gamma, SignedZPlus
-from plrp.tape.maps import Convolution, ConvolutionForm
+from plrp.fast.signed_branch import SignedBranch, share
+from plrp.rules import Gamma, Part, SignedZPlus
+from plrp.tape.maps import Convolution, ConvolutionForm, Weight
 
 
 class Dilated(nn.Module):
@@ -117,7 +117,7 @@ def test_one_branch_is_the_two_of_the_rule(seed: int, gamma: float | None) -> No
         expected = expected + branch.hand(branch.part_of(relevance) / d.masked_fill(d == 0, torch.inf), x)
     g = share(rule, layer)
     assert g is not None
-    one = signed_branch(g, layer, magnitudes(layer), x, z)
+    one = SignedBranch(layer, (Part(x, layer.whole), Part(g * x.abs(), Weight(layer.weight.abs()))), z=z)
     d = one.contributions()
     received = one.hand(relevance / d.masked_fill(d == 0, torch.inf), x)
     assert (received - expected).abs().max() <= 1e-12 * expected.abs().max()
@@ -137,6 +137,15 @@ def test_z_plus_gives_exactly_nothing_to_inputs_that_speak_against_all_outputs()
     ).relevance
     assert (relevance[:, 0] == 0).all()
     assert (relevance[:, 1:] != 0).any()
+
+
+def test_a_trace_remembers_the_denominators_of_each_form_apart() -> None:
+    model, x, x0 = CASES["dilated"]
+    trace = plrp.trace(model, x, reference=x0)
+    for pruning in (None, *PRUNINGS[:3], None):
+        again = trace.explain(target=1, composite="rescale-gamma", pruning=pruning).relevance
+        fresh = explain(model, x, x0, composite="rescale-gamma", pruning=pruning).relevance
+        assert torch.allclose(again, fresh, rtol=1e-9, atol=1e-12)
 
 
 # --- several references -----------------------------------------------------------------------------------------------

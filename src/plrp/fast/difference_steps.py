@@ -1,23 +1,21 @@
-"""Operations of a difference to a reference at less cost: neuron by neuron, and max pools by winners on the tape.
-
-The formulas stand in `plrp/differences.py`.
-"""
+"""Operations of a difference to a reference at less cost, as `plrp/differences.py` states them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from plrp.composites import Composite
-from plrp.differences import by_midpoint, keeps_digits
+from plrp.differences import keeps_digits
+from plrp.ledger import Booking
+from plrp.passing import winners_of
 from plrp.rules import quotient
 from plrp.tape.difference import DifferenceOp, DifferenceValue, difference
 from plrp.tape.operations import Family
-from plrp.tape.values import Op, gathered
+from plrp.tape.values import Op
 
 from .neuron_layers import pool_geometry
 from .neurons import Neurons, Relevance, dense
@@ -25,47 +23,31 @@ from .propagation import to_winners
 from .whole_tensors import through_max_pool
 
 
-def pass_on(op: DifferenceOp, given: Sequence[Relevance | None], composite: Composite) -> list[Any] | None:
-    """The relevance of an operation's inputs, given that of its output; None where this has no form for it."""
+def pass_on(
+    op: Op, given: Sequence[Relevance | None], book: Booking, composite: Composite
+) -> list[Relevance | None] | None:
+    """The relevance of an operation's inputs: where it stays, of max pools, of sums of single neurons; else None."""
     relevance = given[0]
+    assert isinstance(op, DifferenceOp)
     if op.rule is not None or len(given) != 1 or relevance is None:
         return None
-    if op.family is Family.PASS and op.inputs[0].shape == op.output.shape:
-        if keeps_digits(op):
-            return [relevance]
-        return _at_midpoints(op, relevance) if isinstance(relevance, Neurons) else None
-    if op.family is Family.WINNER and (geometry := pool_geometry(op)) is not None:
-        if not _note_winners(op):
-            return None
+    if op.family is Family.PASS:
+        return [relevance] if keeps_digits(op) and op.inputs[0].shape == op.output.shape else None
+    if op.family is Family.WINNER and (geometry := pool_geometry(op)) is not None and _note_winners(op):
         if isinstance(relevance, Neurons):
             return [to_winners(op, relevance)]
         return [through_max_pool(op, dense(relevance), geometry)]
     plain = op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1
-    if isinstance(relevance, Neurons) and plain and not composite.residual_gamma:
-        return _sum(op, relevance)
-    return None
-
-
-def _pair(value: DifferenceValue, neurons: Neurons) -> tuple[Tensor, Tensor]:
-    """a and a⁰ at some neurons."""
-    now, before = (neurons.at(tensor) for tensor in value.pair(neurons.values.dtype))
-    return now, before
-
-
-def _at_midpoints(op: DifferenceOp, relevance: Neurons) -> list[Any] | None:
-    """y = φ(z) at some neurons, of a φ that reads nothing else."""
-    if gathered(op.now.args, op.now.kwargs) or len(op.inputs) > 1:
+    if not plain or composite.residual_gamma or not isinstance(relevance, Neurons):
         return None
-    z, y = _pair(op.inputs[0], relevance), _pair(op.output, relevance)
-    return [relevance.holding(by_midpoint(op, relevance.values, z, y))]
-
-
-def _sum(op: DifferenceOp, relevance: Neurons) -> list[Any] | None:
-    """a + b at some neurons: in proportion to Δa and Δb."""
     if any(value.shape != op.output.shape for value in op.inputs):
         return None
-    m = quotient(relevance.values, difference(*_pair(op.output, relevance)), 0.0, one_sign=False)
-    return [relevance.holding(m * difference(*_pair(value, relevance))) for value in op.inputs]
+    m = quotient(relevance.values, _delta(op.output, relevance), 0.0, one_sign=False)
+    return [relevance.holding(m * _delta(value, relevance)) for value in op.inputs]
+
+
+def _delta(value: DifferenceValue, neurons: Neurons) -> Tensor:
+    return difference(*(neurons.at(tensor) for tensor in value.pair(neurons.values.dtype)))
 
 
 def _note_winners(op: DifferenceOp) -> bool:
@@ -78,11 +60,6 @@ def _note_winners(op: DifferenceOp) -> bool:
 
 
 def _winners(op: Op) -> Tensor | None:
-    """The place in the plane of each winner of a max pool, in one pass."""
     if op.winners is not None or op.kind not in ("max_pool1d", "max_pool3d"):
         return op.winners
-    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-    given = {name: op.argument(position, name) for position, name in enumerate(names, 1)}
-    given = {name: option for name, option in given.items() if option is not None}
-    places: Tensor = getattr(F, op.kind)(op.inputs[0].data, return_indices=True, **given)[1]
-    return places
+    return winners_of(op, getattr(F, op.kind), op.inputs[0].data)

@@ -55,16 +55,14 @@ class FastDense(_DerivedWeights, Dense):
             received = tokens.new_zeros(len(tokens), weight.shape[1])
             received[live] = tokens[live] @ weight
         elif (live := _some(tokens.T, most)) is not None:
-            some = [tokens[:, rows] @ weight[rows] for rows in live.nonzero()[:, 0].split(_rows(weight))]
+            some = [
+                tokens[:, rows] @ weight[rows]
+                for rows in live.nonzero()[:, 0].split(max(1, limits.COPIED // weight.shape[1]))
+            ]
             received = sum(some[1:], some[0])
         else:
             return super().transpose(s, weight, like)
         return received.view(*s.shape[:-1], weight.shape[1])
-
-
-def _rows(weight: Tensor) -> int:
-    """How many rows of a weight to copy at a time: fresh memory for many of them costs more than to read them."""
-    return max(1, limits.COPIED // weight.shape[1])
 
 
 def _some(rows: Tensor, most: float) -> Tensor | None:

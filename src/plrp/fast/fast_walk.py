@@ -13,9 +13,9 @@ from plrp import rules
 from plrp.ledger import Booking, Mass
 from plrp.passing import epsilon_for
 from plrp.pruning import Arrived, Site
-from plrp.rules import Branch, FirstPass, Rule
+from plrp.rules import Branch, FirstPass, Part, Rule
 from plrp.tape.difference import DifferenceOp
-from plrp.tape.maps import Convolution, LinearMap
+from plrp.tape.maps import Convolution, LinearMap, Weight
 from plrp.tape.operations import Family
 from plrp.tape.samples import Samples
 from plrp.tape.seam import remembered
@@ -30,7 +30,7 @@ from .neuron_pruning import by_neurons, dense_arrived, prune_neurons, prune_posi
 from .neurons import Neurons, Relevance, add, dense, dense_last, mass_of
 from .propagation import DensePass, neurons_of
 from .selection import prune_tensor
-from .signed_branch import SignedBranch, magnitudes, share, signed_branch
+from .signed_branch import SignedBranch, share
 
 
 class ChannelsLastChain:
@@ -135,11 +135,11 @@ class FastWalk(Walk):
 
     def pass_operation(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
         """Neurons as neurons, sums and max pools in one pass over the memory; else ordinary tensors."""
-        handed = self.in_neurons(op, given, book)
-        if handed is None and not isinstance(op, DifferenceOp):
-            handed = whole_tensors.pass_on(op, given, book, self.composite)
-        if handed is not None:
-            return handed
+        ways = [propagation.pass_on, whole_tensors.pass_on]
+        for pass_on in [difference_steps.pass_on] if isinstance(op, DifferenceOp) else ways:
+            handed: Sequence[Relevance | None] | None = pass_on(op, given, book, self.composite)
+            if handed is not None:
+                return handed
         tensors = [None if r is None else dense(r) for r in given]
         if op.rule is not None or op.family is not Family.PASS:
             tensors = [None if t is None else ordinary(t) for t in tensors]
@@ -151,19 +151,13 @@ class FastWalk(Walk):
 
     # --- their parts --------------------------------------------------------------------------------------------------
 
-    def in_neurons(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None] | None:
-        """An operation other than a layer by single neurons; of a difference its max pools too. None: not so."""
-        if isinstance(op, DifferenceOp):
-            return difference_steps.pass_on(op, given, self.composite)
-        return propagation.pass_on(op, given, book, self.composite)
-
     def _branches(self, op: Op, rule: Rule, layer: LinearMap, x: Tensor) -> Sequence[Branch]:
         """The branches of a rule; γ and z⁺ of a difference as one, unless PLRP-M asks for each."""
         g = None if self.redistributes and id(op.inputs[0]) in self.sites else share(rule, layer)
         if g is None or op.output.dtype != x.dtype:
             return branches_of(op, rule, layer, x)
-        size = remembered(self.trace.now, ("sizes", id(op.map)), op.map, lambda: magnitudes(layer))
-        return [signed_branch(g, layer, size, x, op.output.data)]
+        size = remembered(self.trace.now, ("sizes", id(op.map)), op.map, lambda: Weight(layer.weight.abs()))
+        return [SignedBranch(layer, (Part(x, layer.whole), Part(x.abs().mul_(g), size)), z=op.output.data)]
 
     def collect(self, value: Value) -> Any:
         """As in `Walk`; the copy with channels last of a tensor is not needed below it."""
@@ -256,7 +250,7 @@ def _of_samples(branch: Branch, denominator: Tensor | None, samples: Tensor) -> 
 
     parts = tuple(p if p.unit else p._replace(input=select_samples(p.input, samples)) for p in branch.parts)
     share = some(branch.share) if isinstance(branch.share, Tensor) else branch.share
-    more = {"output": some(branch.z)} if isinstance(branch, SignedBranch) else {}
+    more = {"z": some(branch.z)} if isinstance(branch, SignedBranch) else {}
     known = None if denominator is None else some(denominator)
     return replace(branch, parts=parts, share=share, denominator=known, **more)  # type: ignore[arg-type]
 

@@ -27,4 +27,4 @@ SOME_TOKENS = 0.75
 # To take the weights of some outputs is to copy them: with fewer tokens than MANY_TOKENS that must save more reading.
 SOME_OUTPUTS = 0.5
 MANY_TOKENS = 16
-COPIED = 1 << 20  # entries of the weight that are copied at a time
+COPIED = 1 << 20  # entries of a weight that are copied at a time: fresh memory for more costs more than all of it

@@ -26,7 +26,7 @@ from . import limits, native, neuron_layers
 from .channels_last import channels_last
 from .neuron_layers import Geometry, Plan, plan, pool_geometry, read_by
 from .neurons import Neurons, Relevance, Rows, in_memory, nonzero_counts, offsets, regroup, seemingly_few, survivors
-from .signed_branch import SignedBranch, signed
+from .signed_branch import SignedBranch
 from .weight_cache import fast_weight
 
 
@@ -157,7 +157,7 @@ def through_layer(
             if known is not None:
                 d = neurons.at(known)
             elif z is not None:
-                d = signed(neuron_layers.contributions(read, neurons, rows[1], branch.parts[1].weight), z).add_(z)
+                d = neuron_layers.contributions(read, neurons, rows[1], branch.parts[1].weight).mul_(z.sign()).add_(z)
             else:
                 d = torch.zeros_like(neurons.values)
                 for part, row in parts:

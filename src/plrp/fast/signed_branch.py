@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from plrp.rules import Branch, Gamma, Part, Rule, SignedZPlus
-from plrp.tape.maps import LinearMap, Weight
+from plrp.rules import Branch, Gamma, Rule, SignedZPlus
+from plrp.tape.maps import LinearMap
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SignedBranch(Branch):
     """Contributions n = xw + g σ|xw|, σ the sign of each output z: those of γ for g = γ / (2 + γ), of z⁺ for g = 1.
 
@@ -20,19 +19,13 @@ class SignedBranch(Branch):
     `rules.Gamma`, of two parts each, take four and four.
     """
 
-    output: Tensor | None = None  # z
-
-    @property
-    def z(self) -> Tensor:
-        """The layer's output."""
-        assert self.output is not None
-        return self.output
+    z: Tensor  # the layer's output
 
     def contributions(self, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """d = z + σ Σ_j g|xw|."""
         assert mask is None
         size = self.parts[1]
-        return signed(self.map.apply(size.input, size.weight.full), self.z).add_(self.z)
+        return self.map.apply(size.input, size.weight.full).mul_(self.z.sign()).add_(self.z)
 
     def hand(self, s: Tensor, like: Tensor, mask: Tensor | None = None) -> Tensor:
         """x Wᵀs + |x| g|W|ᵀ(σs)."""
@@ -41,23 +34,8 @@ class SignedBranch(Branch):
         return received.add_(self.map.hand(s * self.z.sign(), size.weight.full, size.input, like))
 
 
-def signed(size: Tensor, z: Tensor) -> Tensor:
-    """σ · size, for sizes ≥ 0, in their memory."""
-    return size.copysign_(z).masked_fill_(z == 0, 0.0)
-
-
 def share(rule: Rule, layer: LinearMap) -> float | None:
     """g, where a rule has this form for a layer."""
     if rule.epsilon != 0 or layer.bias is not None:
         return None
     return rule.gamma / (2 + rule.gamma) if type(rule) is Gamma else 1.0 if type(rule) is SignedZPlus else None
-
-
-def signed_branch(g: float, layer: LinearMap, size: Weight, x: Tensor, z: Tensor) -> SignedBranch:
-    """The branch of a layer that read x and gave z; `size` is |W|."""
-    return SignedBranch(layer, (Part(x, layer.whole), Part(x.abs().mul_(g), size)), output=z)
-
-
-def magnitudes(layer: LinearMap) -> Weight:
-    """|W|."""
-    return Weight(torch.abs(layer.weight))

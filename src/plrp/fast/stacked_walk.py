@@ -14,21 +14,25 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plrp.differences import keeps_digits
 from plrp.ledger import Booking
 from plrp.passage import Case, CaseResult, Mask, Passage
 from plrp.pruning import Arrived, Site
-from plrp.tape.difference import DifferenceOp
+from plrp.references import References
+from plrp.request import Request
+from plrp.tape.difference import DifferenceOp, repeated
 from plrp.tape.operations import Family
+from plrp.tape.seam import tape_bytes
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
+from plrp.targets import Computed
 
-from . import limits, native
+from . import difference_steps, limits, native, propagation
 from .fast_walk import FastWalk
 from .neuron_pruning import by_neurons, prune_neurons
-from .neurons import Neurons, Relevance, dense
+from .neurons import Neurons, Relevance, Rows, dense
 from .selection import prune_tensor
 
 
@@ -53,6 +57,29 @@ def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     for stacks, neighbours in groupby(cases, lambda case: size > 1 and stackable(case)):
         group, step = list(neighbours), size if stacks else 1
         yield from (group[first : first + step] for first in range(0, len(group), step))
+
+
+def grouped_references(now: Trace, references: References, request: Request) -> list[References]:
+    """The references in groups of which each is recorded as one batch, beside as many copies of the inputs.
+
+    Each alone where code of the user, a mask or a layer may hold for the batch, and where the model is for one size.
+    """
+    own = not isinstance(now._recorder.model, nn.Module) or bool(now._recorder.rules.given)
+    own = own or isinstance(request.target, Computed) or request.composite_holds_tensors
+    own = own or bool(request.layers) or request.condition is not None or now.samples is None
+    groups = references.grouped(1 if own else max(1, limits.STACKED_BYTES // max(1, tape_bytes(now))))
+    sizes = {len(group) for group in groups} - {1}
+    return groups if all(_repeats(now, size) for size in sizes) else references.grouped(1)
+
+
+def _repeats(now: Trace, copies: int) -> bool:
+    """Whether the model gives the copies of a batch what it gives the batch."""
+    try:
+        parts = repeated(now, copies).output.chunk(copies)
+        close = 1e-4 * float(now.output.abs().max())
+        return all(torch.allclose(part, now.output, rtol=1e-4, atol=close) for part in parts)
+    except Exception:  # the model is for one size of batch, returns more than one tensor, or nothing
+        return False
 
 
 class StackedWalk(FastWalk):
@@ -135,8 +162,8 @@ class StackedWalk(FastWalk):
         pointwise = op.family is Family.PASS and op.rule is None and op.inputs[0].shape == op.output.shape
         if pointwise and (not isinstance(op, DifferenceOp) or keeps_digits(op)):
             return given
-        single = isinstance(given[0], Neurons) or not isinstance(op, DifferenceOp)
-        stacked = self.in_neurons(op, given, book) if single else None
+        steps = difference_steps if isinstance(op, DifferenceOp) else propagation
+        stacked = steps.pass_on(op, given, book, self.composite) if isinstance(given[0], Neurons | Rows) else None
         if stacked is not None:
             return stacked
         split = [[None] * self.copies if r is None else self._copies(r) for r in given]

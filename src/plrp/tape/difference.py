@@ -38,8 +38,6 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
 class DifferenceValue(Value):
     """Δ of one tensor between the two passes, computed when it is first read; `forget` lets go of it."""
 
-    difference = True
-
     def __init__(self, now: Value, before: Value, producer: Op | None = None) -> None:
         self.now, self.before, self.producer = now, before, producer
         self.shape, self.dtype = now.shape, torch.float32 if now.dtype in HALF else now.dtype
@@ -216,12 +214,9 @@ def repeated(now: Trace, copies: int) -> Trace:
     """The pass on a batch that holds the inputs so many times, one copy after the other."""
     if copies == 1:
         return now
-
-    def recorded() -> Trace:
-        inputs = [value.data.repeat(copies, *(1,) * (len(value.shape) - 1)) for value in now.inputs]
-        return now.with_inputs(inputs[0] if now.single else inputs)
-
-    trace: Trace = remembered(now, ("repeated", copies), None, recorded)
+    given = [torch.cat([value.data] * copies) for value in now.inputs]
+    again = partial(now.with_inputs, given[0] if now.single else given)
+    trace: Trace = remembered(now, ("repeated", copies), None, again)
     return trace
 
 

@@ -51,17 +51,12 @@ def explained_once(trace: Trace) -> None:
     trace._recorder.live.forget_all_but(tensors_in(trace.output))
 
 
-def let_go(trace: Trace, ops: list[Op]) -> None:
-    """Free the last of `ops`, which a walk has passed, if the trace is explained once only."""
+def let_go(trace: Trace, ops: list[Op], position: int) -> None:
+    """Free Δ at the outputs of an operation that a walk has passed; the whole of it if it is explained once only."""
+    for value in ops[position].outputs if trace.now is not trace else ():
+        value.forget()
     if trace.consumed:
         release(ops.pop())
-
-
-def forget_differences(op: Op) -> None:
-    """Let go of Δ at the outputs of an operation that a walk has passed: two passes are enough to hold."""
-    for value in op.outputs:
-        if value.difference:
-            value.forget()
 
 
 def tape_bytes(trace: Trace) -> int:

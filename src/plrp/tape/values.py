@@ -46,8 +46,6 @@ def bit_sums(data: Tensor) -> Tensor | None:
 class Value:
     """One tensor of the forward pass that depends on the input. `data` is never modified."""
 
-    difference = False  # whether `data` is Δ between two passes
-
     def __init__(self, data: Tensor, samples: Samples, producer: Op | None = None) -> None:
         self._data: Tensor | None = data
         self._version = version(data)
