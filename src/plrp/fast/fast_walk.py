@@ -107,7 +107,7 @@ class FastWalk(Walk):
         layer = self._map(op, rule, last and few is None)
         if few is None and last:
             x, given = self.chain.input(value, x), dense_last(given)
-        branches = self._branches(op, rule, layer, x)
+        branches = _branches(self, op, rule, layer, x)
         if few is None or geometry is None or not all(branch.map is layer for branch in branches):
             if self.copies > 1:
                 where = torch.arange(given.shape[0], device=x.device) % len(x)
@@ -150,14 +150,6 @@ class FastWalk(Walk):
         return add(a, b)
 
     # --- their parts --------------------------------------------------------------------------------------------------
-
-    def _branches(self, op: Op, rule: Rule, layer: LinearMap, x: Tensor) -> Sequence[Branch]:
-        """The branches of a rule; γ and z⁺ of a difference as one, unless PLRP-M asks for each."""
-        g = None if self.redistributes and id(op.inputs[0]) in self.sites else share(rule, layer)
-        if g is None or op.output.dtype != x.dtype:
-            return branches_of(op, rule, layer, x)
-        size = remembered(self.trace.now, ("sizes", id(op.map)), op.map, lambda: Weight(layer.weight.abs()))
-        return [SignedBranch(layer, (Part(x, layer.whole), Part(x.abs().mul_(g), size)), z=op.output.data)]
 
     def collect(self, value: Value) -> Any:
         """As in `Walk`; the copy with channels last of a tensor is not needed below it."""
@@ -240,6 +232,15 @@ def _add_booked(book: Booking, theirs: Booking, samples: Tensor, batch: int) -> 
     for name, booked in vars(theirs).items():
         if isinstance(booked, Tensor):
             setattr(book, name, getattr(book, name) + booked.new_zeros(batch).index_add_(0, samples, booked))
+
+
+def _branches(walk: FastWalk, op: Op, rule: Rule, layer: LinearMap, x: Tensor) -> Sequence[Branch]:
+    """The branches of a rule; γ and z⁺ of a difference as one, unless PLRP-M asks for each."""
+    g = None if walk.redistributes and id(op.inputs[0]) in walk.sites else share(rule, layer)
+    if g is None or op.output.dtype != x.dtype:
+        return branches_of(op, rule, layer, x)
+    size = remembered(walk.trace.now, ("sizes", id(op.map)), op.map, lambda: Weight(layer.weight.abs()))
+    return [SignedBranch(layer, (Part(x, layer.whole), Part(x.abs().mul_(g), size)), z=op.output.data)]
 
 
 def _of_samples(branch: Branch, denominator: Tensor | None, samples: Tensor) -> Branch:
