@@ -176,8 +176,7 @@ class FastWalk(Walk):
         plain = op.map.to(self.dtype)
         if not built_in(rule):
             return plain
-        key = "map", id(op.map), last
-        layer: LinearMap = remembered(self.trace.now, key, op.map, lambda: fast_map(plain, last))
+        layer: LinearMap = remembered(self.trace.now, (id(op.map), last), op.map, lambda: fast_map(plain, last))
         return layer
 
     def _through_tensors(
