@@ -110,7 +110,7 @@ def test_pictures_show_the_other_methods(model: LoadedModel) -> None:
         titles = [ax.get_title() for ax in figure.axes]
         assert {"GradCAM", "integrated gradients", "gradient × input", "LRP"} <= set(titles)
     with pytest.raises(
-        ValueError, match="Unknown method 'grad-cam': beside ours, gradcam, gradient-input, ig can be drawn"
+        ValueError, match="Unknown method 'grad-cam': beside ours, gradcam, gradient-input, ig, lrp can be drawn"
     ):
         explain_photograph(PIXELS, model, beside=["grad-cam"])
 
