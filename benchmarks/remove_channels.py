@@ -9,7 +9,6 @@ share of the output channels of every 3 × 3 convolution goes, with torch's own 
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ import plrp
 from plrp.models import load
 from plrp.progress import progress
 from plrp.vision import network_input, read_photograph
+from report import put_figures
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -93,14 +93,7 @@ def main() -> None:
     table += f"\n\nSame answer as the whole network, {len(asked)} photographs; ranked on {len(ranking)} others.\n"
     print(table)
     if arguments.page:
-        text = arguments.page.read_text("utf-8")
-        text = re.sub(
-            r"(<!-- figures of benchmarks/remove_channels.py -->\n).*?(<!-- end of figures -->)",
-            lambda match: match[1] + "\n" + table + "\n" + match[2],
-            text,
-            flags=re.DOTALL,
-        )
-        arguments.page.write_text(text, "utf-8")
+        put_figures(arguments.page, "remove_channels.py", table)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ with a dash was not measured or cannot be; an empty one has no meaning (no peer 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -316,3 +317,10 @@ def into_page(page: Path, content: str) -> None:
         raise SystemExit(f"{page} lacks the place for the tables: one line {BEGIN!r}, and below it one {END!r}.")
     before, _, rest = text.partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\n\n{content.strip()}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def put_figures(page: Path, script: str, table: str) -> None:
+    """Write a table between the marks of a benchmark in a page of the documentation."""
+    marks = rf"(<!-- figures of benchmarks/{re.escape(script)} -->\n).*?(<!-- end of figures -->)"
+    text = re.sub(marks, lambda match: f"{match[1]}\n{table}\n{match[2]}", page.read_text("utf-8"), flags=re.DOTALL)
+    page.write_text(text, "utf-8")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from plrp.models import LoadedModel, Preprocessing
 from plrp.progress import progress
 from plrp.request import Request
 from plrp.vision import network_input, read_photograph
+from report import put_figures
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("PLRP_DATA", ROOT.parent / "shared" / "data"))
@@ -192,14 +192,7 @@ def main() -> None:
             asked_paths = [path for path, one in zip(paths, first.tolist(), strict=True) if not one]
             pictures(model, loaded, asked_paths, bases[method], images[first], arguments.pictures, "epsilon-gamma")
     if arguments.page:
-        text = arguments.page.read_text("utf-8")
-        text = re.sub(
-            r"(<!-- figures of benchmarks/subspaces.py -->\n).*?(<!-- end of figures -->)",
-            lambda match: match[1] + "\n" + table + "\n" + match[2],
-            text,
-            flags=re.DOTALL,
-        )
-        arguments.page.write_text(text, "utf-8")
+        put_figures(arguments.page, "subspaces.py", table)
 
 
 if __name__ == "__main__":

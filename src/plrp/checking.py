@@ -81,4 +81,4 @@ def check(
 
 def _serves(composite: Composite, trace: Trace) -> bool:
     """Whether a composite has a rule for every operation and layer that relevance reaches."""
-    return not composite.refused(trace.ops, trace.leaves) and not trace.unsupported_under(composite.products)
+    return not composite.refusals(trace.ops, trace.leaves) and not trace.unsupported_under(composite.products)

@@ -91,18 +91,18 @@ class Composite:
         """
         if against:
             return self._on_differences([op for op in ops if op.is_layer])
-        reason = next(iter(self.refused(ops, start).values()), None)
+        reason = next(iter(self.refusals(ops, start).values()), None)
         if reason is not None:
             raise UnsupportedOperation(f"{reason} Use epsilon, gamma or z⁺ there, say composite='epsilon-gamma'.")
-        return self.signed(ops, start)
+        return self.for_signs(ops, start)
 
-    def signed(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
+    def for_signs(self, ops: Sequence[Op], start: Sequence[Value]) -> Composite:
         """This composite with z⁺ for outputs of either sign below an activation that is not 0 at 0."""
         below = {op.name: self.rule(op) for op in below_offsets(ops, start, self.products)}
         plus = {name: rule for name, rule in below.items() if type(rule) in (ZPlus, AlphaBeta) and not _one_sided(rule)}
         return self.with_layers({name: SignedZPlus(rule.epsilon) for name, rule in plus.items()}) if plus else self
 
-    def refused(self, ops: Sequence[Op], start: Sequence[Value]) -> dict[str, str]:
+    def refusals(self, ops: Sequence[Op], start: Sequence[Value]) -> dict[str, str]:
         """The layers whose rule would turn signs, by name, each with the reason; `ops`, `start`: see `on`."""
         return {
             op.name: f"{self.rule(op).name} would turn signs in layer '{op.name}': the {kind} above it is not 0 at 0, "
@@ -181,8 +181,8 @@ class Composite:
         if trace.now is not trace:
             here = self.on(trace.ops, trace.leaves, against=True)
             return {op: here.rule_name(op) for op in trace.ops}
-        here, refused = self.signed(trace.ops, trace.leaves), self.refused(trace.ops, trace.leaves)
-        reasons = {name: f"none: {reason}" for name, reason in refused.items()}
+        here, refusals = self.for_signs(trace.ops, trace.leaves), self.refusals(trace.ops, trace.leaves)
+        reasons = {name: f"none: {reason}" for name, reason in refusals.items()}
         return {op: reasons.get(op.name) or here.rule_name(op) for op in trace.ops}
 
     def check(self, trace: Trace) -> None:

@@ -40,7 +40,7 @@ class PLRPExplainer(ExplainerAlgorithm):
                 "features of each kind as one input."
             )
         check_edges(edge_index, len(x))
-        found = relevance(
+        relevances = relevance(
             trace(lambda features: model(features, edge_index, **kwargs), x, samples=None),
             None if self.explainer_config.edge_mask_type is None else edge_index,
             target=lambda output: self._score(output, target, index),
@@ -48,12 +48,12 @@ class PLRPExplainer(ExplainerAlgorithm):
             pruning=self.pruning,
         )
         masks = {
-            MaskType.object: found.nodes[:, None],
-            MaskType.attributes: found.explanation.relevance,
-            MaskType.common_attributes: found.features[None],
+            MaskType.object: relevances.nodes[:, None],
+            MaskType.attributes: relevances.explanation.relevance,
+            MaskType.common_attributes: relevances.features[None],
         }
         kind = self.explainer_config.node_mask_type
-        return Explanation(node_mask=self._mask(masks.get(kind)), edge_mask=self._mask(found.edges))
+        return Explanation(node_mask=self._mask(masks.get(kind)), edge_mask=self._mask(relevances.edges))
 
     def supports(self) -> bool:
         """Graphs and nodes are explained; edges (links) are not."""

@@ -101,7 +101,7 @@ class Descent:
         """The blocks T of one place: what a unit of relevance at each of its neurons hands to each node below."""
         place = self.places[number]
         nodes, features = self.rows(place, place.value.data).shape
-        found: Blocks = [{} for _ in range(number)]
+        blocks: Blocks = [{} for _ in range(number)]
         each = max(1, CHUNK // (features * max(p.value.shape.numel() for p in self.places)))
         for first in range(0, nodes, each):
             chosen = torch.arange(first, min(nodes, first + each), device=place.value.data.device)
@@ -111,8 +111,8 @@ class Descent:
                 parts = arrived.unflatten(0, (len(chosen), features))
                 for node, part in zip(chosen.tolist(), parts, strict=True):
                     reached = part.abs().sum((0, 2)).nonzero()[:, 0]
-                    found[p][node] = reached.tolist(), part[:, reached].movedim(1, 0).contiguous()
-        return found
+                    blocks[p][node] = reached.tolist(), part[:, reached].movedim(1, 0).contiguous()
+        return blocks
 
 
 def subgraph(

@@ -406,12 +406,12 @@ def _recognise_function(op: Op, a: Value, b: Value) -> bool:
     constants = [constant for step in steps for constant in constants_of(step)]
     shape = source.shape if gathered(constants) else ()
     zeros = torch.zeros(shape, dtype=source.dtype, device=op.output.data.device)
-    at_zero = float(_composed(steps, source, zeros).abs().max())
+    at_zero = float(_replay_steps(steps, source, zeros).abs().max())
     offsets = any(step.family is Family.OFFSET for step in steps)
     if not math.isfinite(at_zero):
         op.refuse(NOT_FINITE)
     elif at_zero or offsets:
-        phi = partial(_composed, steps, source)
+        phi = partial(_replay_steps, steps, source)
         op.operation = op.operation._replace(family=Family.PASS, traits=Traits(activation=True), replay=phi)
         op.family = Family.OFFSET if at_zero else Family.PASS
         op.args, op.kwargs, op.inputs = (source, *constants), {}, [source]
@@ -455,7 +455,7 @@ def _steps(values: Sequence[Value], source: Value) -> list[Op]:
     return steps
 
 
-def _composed(steps: Sequence[Op], source: Value, tensor: Tensor, *_: Any) -> Tensor:
+def _replay_steps(steps: Sequence[Op], source: Value, tensor: Tensor, *_: Any) -> Tensor:
     """The output of the last of these steps, with a tensor in place of the value that they come from."""
     known = {source: tensor}
     for step in steps:

@@ -112,7 +112,7 @@ class Recorder(TorchFunctionMode):
         if function in LEAVES:
             return self._leave(call)
         if call.operation.kind in WRITES_AT and not call.operation.registered:
-            call = _written_at(call, self.live)
+            call = _write_at_ids(call, self.live)
             if not call.values:
                 return self._constant(function, args, kwargs, tensors)
         steps = None
@@ -175,7 +175,7 @@ class Recorder(TorchFunctionMode):
         constant = bool(call.args) and self.live.value(call.args[0]) is None
         if moves and tokens and outputs and call.operation.kind in READS_AT:
             source = call.args[0] if call.args else call.kwargs["input"]
-            call = _read_at(call, source, self.live.value(source), outputs[0])
+            call = _look_up(call, source, self.live.value(source), outputs[0])
         elif moves and call.operation.traits.like and not constant and len(call.args) > 1 and len(call.values) > 1:
             shape = torch.zeros(call.args[1].shape)  # nothing else of the other tensor is read
             call = call._replace(args=(call.args[0], shape), values=call.values[:1])
@@ -311,7 +311,7 @@ def _sums_of_constants(tensors: list[Tensor], live: LiveTensors) -> dict[int, Te
     return sums
 
 
-def _read_at(call: Call, source: Tensor, value: Value | None, output: Tensor) -> Call:
+def _look_up(call: Call, source: Tensor, value: Value | None, output: Tensor) -> Call:
     """A call that reads a source at places that are token ids: an embedding, if the source is a constant and the axes
     of the ids come first; else ids only say where to read.
     """
@@ -328,13 +328,13 @@ def _read_at(call: Call, source: Tensor, value: Value | None, output: Tensor) ->
     return call._replace(values=[])
 
 
-def _written_at(call: Call, live: LiveTensors) -> Call:
+def _write_at_ids(call: Call, live: LiveTensors) -> Call:
     """A call that writes at places: token ids among these only say where. Ids that are written are numbers."""
     place, replay = WRITES_AT[call.operation.kind], call.operation.replay
     if not any(not carries(t) and live.value(t) is not None for t in call.tensors):
         return call
 
-    def written(*args: Any, **kwargs: Any) -> Any:
+    def write(*args: Any, **kwargs: Any) -> Any:
         """The same with target and source of one type: relevance of ids, which are whole, is not."""
         numbers = gathered(*args[:place], *args[place + 1 :])
         dtype = next((t.dtype for t in numbers if carries(t)), None)
@@ -345,7 +345,7 @@ def _written_at(call: Call, live: LiveTensors) -> Call:
     args = (*call.args[:place], *places, *call.args[place + 1 :])
     kwargs = call.kwargs if index is None else {**call.kwargs, "index": index}
     values = [v for v in call.values if any(live.value(t) is v for t in gathered(args, kwargs))]
-    return call._replace(operation=call.operation._replace(replay=written), args=args, kwargs=kwargs, values=values)
+    return call._replace(operation=call.operation._replace(replay=write), args=args, kwargs=kwargs, values=values)
 
 
 def _leaves_no_row(outputs: list[Tensor], values: list[Value]) -> bool:
