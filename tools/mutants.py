@@ -39,13 +39,15 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = [f"src/plrp/{name}.py" for name in "rules pruning walk passing ledger tape/samples tape/locating".split()]
 NAMES = (
     "rules_oracle pruning_oracle gain_oracle theta units ledger conservation passing walk pruning_edges errors request "
-    "balance conditions attention invariance seeds targets auto pieces zennit circuits explanation_files choosing"
+    "balance conditions attention invariance seeds targets auto pieces zennit circuits explanation_files choosing "
+    "activations differences networks"
 )
 TESTS = [f"tests/test_{name}.py" for name in NAMES.split()]
 TESTS += [
     f"tests/tape/test_{name}.py"
     for name in "own_rules samples locating operations replay trace recurrence silence".split()
 ]
+TESTS += ["tests/graphs/test_walks.py", "tests/graphs/test_graph_networks.py"]
 EXAMPLES = 20  # of a hypothesis test
 
 
@@ -119,8 +121,8 @@ def refused_by_types(folder: Path) -> dict[str, list[int]]:
 class Loop:
     """A pytest plugin that takes the place of its loop: each mutant in a process of its own, by the collected tests."""
 
-    def __init__(self, folder: Path, mutants: Sequence[Mutant], seconds: float, until: float) -> None:
-        self.folder, self.mutants, self.seconds, self.until = folder, mutants, seconds, until
+    def __init__(self, folder: Path, mutants: Sequence[Mutant], seconds: float, until: float, cases: int) -> None:
+        self.folder, self.mutants, self.seconds, self.until, self.cases = folder, mutants, seconds, until, cases
         self.results = json.loads((folder / "results.json").read_text())
         self.killers: dict[str, Counter[str]] = {"": Counter()}  # by function; "": of all
         for name, result in self.results.items():
@@ -130,7 +132,16 @@ class Loop:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Measure the tests once, then try every mutant that no test has killed yet."""
-        self.items = {item.nodeid: item for item in session.items if not item.get_closest_marker("slow")}
+        quick = [item for item in session.items if not item.get_closest_marker("slow")]
+        cases = Counter(item.nodeid.partition("[")[0] for item in quick)
+        step = {test: -(-number // self.cases) for test, number in cases.items()}
+        numbers = Counter[str]()
+        self.items = {}
+        for item in quick:
+            test = item.nodeid.partition("[")[0]
+            if numbers[test] % step[test] == 0:
+                self.items[item.nodeid] = item
+            numbers[test] += 1
         for item in self.items.values():
             few_examples(item)
         path = self.folder / "measured.pickle"
@@ -155,26 +166,29 @@ class Loop:
 
     def measure(self, path: Path) -> None:
         """The seconds of each test that passes, and the lines of the mutated files that it runs."""
-        files = {str(self.folder / file) for file in FILES}
-        took, ran = {}, {}
+        from coverage import Coverage  # mutmut needs it too
+
+        files = [str(self.folder / file) for file in FILES]
+        coverage = Coverage(data_file=None, include=files, config_file=False)
+        took: dict[str, float] = {}
+        coverage.start()
         for nodeid, item in self.items.items():
-            lines: set[tuple[str, int]] = set()
-
-            def inside(frame: Any, event: str, _: Any, lines: set[tuple[str, int]] = lines) -> Any:
-                lines.add((frame.f_code.co_filename, frame.f_lineno))
-                return inside
-
-            def trace(frame: Any, event: str, _: Any) -> Any:
-                return inside(frame, event, _) if frame.f_code.co_filename in files else None
-
             self.failed, begin = "", time.perf_counter()
-            sys.settrace(trace)
+            coverage.switch_context(nodeid)
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
-            sys.settrace(None)
             if self.failed:
                 print("without a mutant", nodeid, self.failed, file=sys.stderr, flush=True)
             else:
-                took[nodeid], ran[nodeid] = time.perf_counter() - begin, lines
+                took[nodeid] = time.perf_counter() - begin
+        coverage.stop()
+        ran: dict[str, set[tuple[str, int]]] = {nodeid: set() for nodeid in took}
+        for file in files:
+            tests = coverage.get_data().contexts_by_lineno(file)
+            for first, lines in functions(file):
+                tests[first] = sorted({test for line in lines for test in tests.get(line, ())})
+            for line, nodeids in tests.items():
+                for nodeid in set(nodeids) & set(ran):
+                    ran[nodeid].add((file, line))
         path.write_bytes(pickle.dumps((took, ran)))
         os._exit(0)
 
@@ -194,9 +208,7 @@ class Loop:
         kills, every = self.killers.get(mutant.name.partition("__mutmut_")[0], Counter()), self.killers[""]
         tests = [test for test, lines in self.ran.items() if (file, line) in lines]
         tests.sort(key=lambda test: (-every[test] / self.took[test], self.took[test]))
-        variants: Counter[str] = Counter()  # two cases of each test, then the others
-        rank = {test: variants.update([test.partition("[")[0]]) or variants[test.partition("[")[0]] for test in tests}
-        return sorted(tests, key=lambda test: (-kills[test], rank[test] > 2, self.took[test]))
+        return sorted(tests, key=lambda test: (-kills[test], self.took[test]))
 
     def note(self, name: str, killer: str) -> None:
         """Count a kill for a test, so that it comes early next time."""
@@ -253,9 +265,15 @@ class Loop:
 @cache
 def code_lines(file: str) -> set[int]:
     """The lines of a file that Python can stop at."""
-    codes, lines = [compile(Path(file).read_text(), file, "exec")], set()
+    return {line for _, lines in functions(file) for line in lines}
+
+
+@cache
+def functions(file: str) -> list[tuple[int, set[int]]]:
+    """The first line of each function of a file, and all lines at which Python can stop in it."""
+    codes, lines = [compile(Path(file).read_text(), file, "exec")], []
     for code in codes:
-        lines |= {line for *_, line in code.co_lines() if line}
+        lines.append((code.co_firstlineno, {line for *_, line in code.co_lines() if line}))
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return lines
 
@@ -281,6 +299,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of tests per mutant")
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of mutants' names")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time; the next call goes on")
+    parser.add_argument("--cases", type=int, default=1000, help="of a parametrised test at most, evenly chosen")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
@@ -302,7 +321,7 @@ def main() -> None:
     sys.path[:0] = [str(folder / "src"), str(folder / "tests")]
     chosen = [mutant for mutant in mutants if any(fnmatch(mutant.name, pattern) for pattern in arguments.only)]
     random.Random(0).shuffle(chosen)  # so that the first results are a fair sample
-    loop = Loop(folder, chosen, arguments.seconds, time.time() + 60 * arguments.minutes)
+    loop = Loop(folder, chosen, arguments.seconds, time.time() + 60 * arguments.minutes, arguments.cases)
     pytest.main(
         ["-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist", "--plain-walk", *TESTS], plugins=[loop]
     )

@@ -199,14 +199,13 @@ def _owners(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[Te
     one; None for a function that takes no other numbers.
 
     A sum is compared with that of random entries: if it is theirs times a number, only this number's sample is in it.
-    Of products of two values, it is the square of the number. Maxima give the largest number: then the smallest.
+    Of products of two values, it is the square of the number. Maxima give the largest number, then the smallest; a sort
+    turns round.
     """
     batch, device = op.inputs[0].samples.batch, outputs[0].device
     generator = torch.Generator().manual_seed(0)
     first = torch.arange(1.0, batch + 1, dtype=torch.float64)
-    second = first.flip(0) + 0.5
-    if op.family is not Family.WINNER:
-        second = torch.rand(batch, generator=generator).double() + first
+    second = first.flip(0) + torch.rand(batch, generator=generator)
     sums = op.family in (Family.SPLIT, Family.LAYER, Family.GATE, Family.PRODUCT)
     entries = [torch.ones((), dtype=torch.float64).expand(value.shape) for value in op.inputs]
     if sums:  # random ones, since sums could cancel
