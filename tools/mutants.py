@@ -299,6 +299,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of tests per mutant")
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of mutants' names")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time; the next call goes on")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="files of tests")
     parser.add_argument("--cases", type=int, default=1000, help="of a parametrised test at most, evenly chosen")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
@@ -323,7 +324,7 @@ def main() -> None:
     random.Random(0).shuffle(chosen)  # so that the first results are a fair sample
     loop = Loop(folder, chosen, arguments.seconds, time.time() + 60 * arguments.minutes, arguments.cases)
     pytest.main(
-        ["-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist", "--plain-walk", *TESTS], plugins=[loop]
+        ["-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist", "--plain-walk", *arguments.tests], plugins=[loop]
     )
 
 
