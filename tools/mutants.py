@@ -121,8 +121,8 @@ def refused_by_types(folder: Path) -> dict[str, list[int]]:
 class Loop:
     """A pytest plugin that takes the place of its loop: each mutant in a process of its own, by the collected tests."""
 
-    def __init__(self, folder: Path, mutants: Sequence[Mutant], seconds: float, until: float, cases: int) -> None:
-        self.folder, self.mutants, self.seconds, self.until, self.cases = folder, mutants, seconds, until, cases
+    def __init__(self, folder: Path, mutants: Sequence[Mutant], seconds: float, until: float) -> None:
+        self.folder, self.mutants, self.seconds, self.until = folder, mutants, seconds, until
         self.results = json.loads((folder / "results.json").read_text())
         self.killers: dict[str, Counter[str]] = {"": Counter()}  # by function; "": of all
         for name, result in self.results.items():
@@ -132,24 +132,16 @@ class Loop:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Measure the tests once, then try every mutant that no test has killed yet."""
-        quick = [item for item in session.items if not item.get_closest_marker("slow")]
-        cases = Counter(item.nodeid.partition("[")[0] for item in quick)
-        step = {test: -(-number // self.cases) for test, number in cases.items()}
-        numbers = Counter[str]()
-        self.items = {}
-        for item in quick:
-            test = item.nodeid.partition("[")[0]
-            if numbers[test] % step[test] == 0:
-                self.items[item.nodeid] = item
-            numbers[test] += 1
+        self.items = {item.nodeid: item for item in session.items if not item.get_closest_marker("slow")}
         for item in self.items.values():
             few_examples(item)
         path = self.folder / "measured.pickle"
         if not path.exists():
-            pid = os.fork()
-            if pid == 0:
-                self.measure(path)
-            os.waitpid(pid, 0)
+            path.write_bytes(pickle.dumps(({}, {})))
+        pid = os.fork()
+        if pid == 0:
+            self.measure(path)
+        os.waitpid(pid, 0)
         self.took, self.ran = pickle.loads(path.read_bytes())
         for number, mutant in enumerate(self.mutants):
             if time.time() > self.until:
@@ -165,29 +157,31 @@ class Loop:
         (self.folder / "results.json").write_text(json.dumps(self.results, indent=0))
 
     def measure(self, path: Path) -> None:
-        """The seconds of each test that passes, and the lines of the mutated files that it runs."""
+        """The seconds of each new test that passes, and the lines of the mutated files that it runs."""
         from coverage import Coverage  # mutmut needs it too
 
         files = [str(self.folder / file) for file in FILES]
         coverage = Coverage(data_file=None, include=files, config_file=False)
-        took: dict[str, float] = {}
+        took, ran = pickle.loads(path.read_bytes())
+        new = [nodeid for nodeid in self.items if nodeid not in took]
         coverage.start()
-        for nodeid, item in self.items.items():
+        for nodeid in new:
             self.failed, begin = "", time.perf_counter()
             coverage.switch_context(nodeid)
+            item = self.items[nodeid]
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
             if self.failed:
                 print("without a mutant", nodeid, self.failed, file=sys.stderr, flush=True)
             else:
                 took[nodeid] = time.perf_counter() - begin
         coverage.stop()
-        ran: dict[str, set[tuple[str, int]]] = {nodeid: set() for nodeid in took}
+        ran |= {nodeid: set() for nodeid in new if nodeid in took}
         for file in files:
             tests = coverage.get_data().contexts_by_lineno(file)
             for first, lines in functions(file):
                 tests[first] = sorted({test for line in lines for test in tests.get(line, ())})
             for line, nodeids in tests.items():
-                for nodeid in set(nodeids) & set(ran):
+                for nodeid in {nodeid for nodeid in nodeids if nodeid in ran}:
                     ran[nodeid].add((file, line))
         path.write_bytes(pickle.dumps((took, ran)))
         os._exit(0)
@@ -206,7 +200,7 @@ class Loop:
         while line not in code_lines(file):  # a line inside a statement, which Python names by its first one
             line -= 1
         kills, every = self.killers.get(mutant.name.partition("__mutmut_")[0], Counter()), self.killers[""]
-        tests = [test for test, lines in self.ran.items() if (file, line) in lines]
+        tests = [test for test, lines in self.ran.items() if (file, line) in lines and test in self.items]
         tests.sort(key=lambda test: (-every[test] / self.took[test], self.took[test]))
         return sorted(tests, key=lambda test: (-kills[test], self.took[test]))
 
@@ -299,8 +293,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of tests per mutant")
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of mutants' names")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time; the next call goes on")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="files of tests")
-    parser.add_argument("--cases", type=int, default=1000, help="of a parametrised test at most, evenly chosen")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="files of tests, or single tests")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
@@ -322,9 +315,10 @@ def main() -> None:
     sys.path[:0] = [str(folder / "src"), str(folder / "tests")]
     chosen = [mutant for mutant in mutants if any(fnmatch(mutant.name, pattern) for pattern in arguments.only)]
     random.Random(0).shuffle(chosen)  # so that the first results are a fair sample
-    loop = Loop(folder, chosen, arguments.seconds, time.time() + 60 * arguments.minutes, arguments.cases)
+    loop = Loop(folder, chosen, arguments.seconds, time.time() + 60 * arguments.minutes)
     pytest.main(
-        ["-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist", "--plain-walk", *arguments.tests], plugins=[loop]
+        ["-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist", "--plain-walk", *arguments.tests],
+        plugins=[loop],
     )
 
 

@@ -339,7 +339,9 @@ def positive(seed: int) -> Tensor:
 def lines(owners: Tensor, batch: int) -> list[tuple[int, list[int]]]:
     """The axes along which entries have one owner per position, with those of the positions: no sample is missing."""
     rows = [(axis, owners.movedim(axis, 0).reshape(owners.shape[axis], -1)) for axis in range(owners.dim())]
-    return [(a, row[:, 0].tolist()) for a, row in rows if bool((row == row[:, :1]).all()) and len(row.unique()) == batch]
+    return [
+        (a, row[:, 0].tolist()) for a, row in rows if bool((row == row[:, :1]).all()) and len(row.unique()) == batch
+    ]
 
 
 def located(step: Step, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Samples, list[str]]:
