@@ -164,6 +164,10 @@ APART: dict[str, Step] = {
     "take of everything": lambda h: h.take(torch.arange(BATCH * FEATURES)).view(BATCH, FEATURES),
     "a constant with one more axis": lambda h: (h + torch.ones(BATCH, BATCH, FEATURES)).mean(0),
     "rows written one by one": lambda h: written(h),
+    "a constant in the place of a sample": lambda h: h.index_fill(0, torch.tensor([1]), 0.5),
+    "a constant written over a sample": lambda h: written_over(h),
+    "a gate whose samples nobody can locate": lambda h: h * each_by_itself(h).sigmoid(),
+    "such a gate first": lambda h: each_by_itself(h).sigmoid() * h,
     "differences that cancel": lambda h: torch.einsum("nm,mf->nf", torch.eye(BATCH) - 2 * torch.eye(BATCH), h),
 }
 
@@ -173,6 +177,17 @@ def written(h: Tensor) -> Tensor:
     for place in range(2):
         rows[:, place] = h
     return rows.mean(1)
+
+
+def written_over(h: Tensor) -> Tensor:
+    h = h.clone()
+    h[1] = 0.5
+    return h
+
+
+def each_by_itself(h: Tensor) -> Tensor:
+    """Each sample over its spread, by a norm whose first axis is not the batch."""
+    return F.group_norm(h.reshape(1, -1), BATCH).view(h.shape)
 
 
 @pytest.mark.parametrize("name", APART)

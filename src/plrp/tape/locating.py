@@ -232,8 +232,7 @@ def _owners(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[Te
         if rest:
             power = 1 / len(op.operands) if op.operation.contracts and op.map is None else 1.0
             a, b = ((tensor / rest[0]) ** power for tensor in (a, b))
-        owners = (a.nan_to_num(-1.0) - 1).round().long().clamp(-1, batch)
-        inside = owners.clamp(0, batch - 1)
+        inside = (a.nan_to_num() - 1).round().long().clamp(0, batch - 1)
         right = ((a - first.to(device)[inside]).abs() < CLOSE) & ((b - second.to(device)[inside]).abs() < CLOSE)
         owned.append(torch.where(nobody, NOBODY, torch.where(right, inside, SEVERAL)))
     return owned
