@@ -275,6 +275,7 @@ DECIDED: dict[str, Step] = {
     "transposed": lambda h: h.transpose(1, 2),
     "permuted by a list": lambda h: torch.movedim(h, (1, 2), (2, 1)),
     "rolled": lambda h: h.roll(1, 1),
+    "rolled, with keywords": lambda h: h.roll(shifts=1, dims=1),
     "rolled in two axes": lambda h: h.roll((1, 2), (1, 2)),
     "flattened": lambda h: h.flatten(1),
     "with one more axis": lambda h: h[:, None],
@@ -378,6 +379,26 @@ def located(step: Step, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Sam
         patch.setattr(locating, "_tried_out", lambda op, outputs: tried.append(op.kind) or try_out(op, outputs))
         record(model, x)
     return layouts[-2], tried
+
+
+def test_two_samples_are_located_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert located(lambda h: h.permute(1, 0, 2), torch.rand(2, 3, 4), monkeypatch)[0].axis == 1
+    assert located(lambda h: h.sum(0), torch.rand(2, 3, 4), monkeypatch)[0].mixed
+
+
+def test_calls_with_different_indices_are_different_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Callable[[Tensor, Tensor], Tensor]] = [
+        lambda h, index: h[index],
+        lambda h, index: h.index_select(0, index),
+        lambda h, index: h.index_select(dim=0, index=index),
+    ]
+    for read in reads:
+        for order in ([3, 1, 0, 2], [0, 3, 1, 2]):
+            samples, _ = located(
+                lambda h, order=order, read=read: read(h, torch.tensor(order)), positive(0), monkeypatch
+            )
+            assert samples.ids is not None
+            assert samples.ids.tolist() == order
 
 
 @pytest.mark.parametrize("name", [*DECIDED, *TRIED_OUT])
