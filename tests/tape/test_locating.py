@@ -166,6 +166,9 @@ APART: dict[str, Step] = {
     "rows written one by one": lambda h: written(h),
     "a constant in the place of a sample": lambda h: h.index_fill(0, torch.tensor([1]), 0.5),
     "a constant written over a sample": lambda h: written_over(h),
+    "an einsum with a gate whose samples nobody can locate": lambda h: torch.einsum(
+        "bi,bj->bj", each_by_itself(h).sigmoid(), h
+    ),
     "a gate whose samples nobody can locate": lambda h: h * each_by_itself(h).sigmoid(),
     "such a gate first": lambda h: each_by_itself(h).sigmoid() * h,
     "differences that cancel": lambda h: torch.einsum("nm,mf->nf", torch.eye(BATCH) - 2 * torch.eye(BATCH), h),
@@ -192,7 +195,7 @@ def each_by_itself(h: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", APART)
 def test_samples_that_stay_apart_are_explained_as_if_alone(name: str) -> None:
-    model, x, pruning = Around(APART[name]), drawn(), plrp.Pruning(p=0.2)
+    model, x, pruning = Around(APART[name]), drawn(), plrp.Pruning(p=0.2, unit="neuron")
     relevance = plrp.explain(model, x, target=0, composite="epsilon", pruning=pruning).relevance
     for sample in range(BATCH):
         expected = torch.zeros_like(x)
@@ -294,6 +297,8 @@ DECIDED: dict[str, Step] = {
     "read by places": lambda h: h.index_select(2, torch.tensor([1, 0])),
     "written": lambda h: h.index_add(1, torch.tensor([2, 0, 1, 3]), h),
     "matrices": lambda h: h @ torch.arange(16.0).view(4, 4),
+    "matrices of each with themselves": lambda h: h @ h,
+    "matrices of each with themselves, by bmm": lambda h: torch.bmm(h, h),
     "linear": lambda h: F.linear(h, torch.arange(12.0).view(3, 4)),
     "convolution": lambda h: F.conv1d(h, torch.ones(2, 4, 3)),
     "pooled": lambda h: F.avg_pool1d(h, 2),
@@ -327,6 +332,7 @@ TRIED_OUT: dict[str, Step] = {
     "flattened from the first": lambda h: h.flatten(0, 1),
     "with one more axis in front": lambda h: h[None],
     "a slice of the first axis": lambda h: h[1:],
+    "everything": lambda h: h[()],
     "the end": lambda h: h[..., 1],
     "places in two axes": lambda h: h[:, [2, 0], [1, 1]],
     "places apart": lambda h: h[:, [2, 0], None, [1, 1]],
@@ -336,6 +342,8 @@ TRIED_OUT: dict[str, Step] = {
     "stacked along the first axis": lambda h: torch.stack([h, h]),
     "matrices of each": lambda h: h @ h.mT,
     "matrices of each, by bmm": lambda h: torch.bmm(h, torch.arange(64.0).view(4, 4, 4)),
+    "matrices, one with more axes": lambda h: h[:, None] @ h,
+    "an einsum of each": lambda h: torch.einsum("bij,bjk->ibk", h, h),
     "a vector": lambda h: h @ torch.arange(4.0),
 }
 

@@ -50,7 +50,7 @@ def layouts_of(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
     layouts = [layout for layout in decided if layout is not None]
     if len(layouts) == len(outputs):
         return layouts
-    if op.rule is not None or op.family not in _LINEAR:
+    if op.family not in _LINEAR:
         return [Samples(layout.batch, mixed=UNKNOWN)] * len(outputs)
     return _tried_out(op, outputs)
 
@@ -117,7 +117,7 @@ def _stays(op: Op, axis: int, dims: int, dims_after: int) -> bool:
 def _keeps_rows(index: Any) -> bool:
     """Whether an index takes all of the first axis and leaves it first: advanced ones, if apart, would go before it."""
     parts = index if isinstance(index, tuple) else (index,)
-    if not parts or parts[0].__class__ is not slice or parts[0] != slice(None):
+    if not parts or parts[0].__class__ is not slice:  # of the whole length
         return False
     advanced = [part for part in parts if part is not None and part is not Ellipsis and type(part) is not slice]
     return len(advanced) <= 1 or all(type(part) is int for part in advanced)
@@ -143,7 +143,7 @@ def owned_rows(op: Op, outputs: Sequence[Tensor]) -> list[tuple[int, Tensor] | N
     constant's). Samples may be missing. None where several samples contribute to an entry, or nothing is known.
     """
     decided = [_decided(op, output) for output in outputs]
-    if None not in decided or op.rule is not None or op.family not in _LINEAR:
+    if None not in decided or op.family not in _LINEAR:
         everyone = torch.arange(op.inputs[0].samples.batch, device=outputs[0].device)
         return [
             None if one is None or one.mixed else (one.axis, everyone if one.ids is None else one.ids)
