@@ -391,15 +391,18 @@ def test_the_explainer_of_pytorch_geometric() -> None:
 @pytest.mark.parametrize("descending", [False, True])
 def test_walks_name_nodes_and_not_their_ranks(descending: bool) -> None:
     """A sort is a gather with these places, whose walks are those of the graph before it."""
-    net, x = net_of("adds first"), features()
-    first, second = net.layers
-    order = first(x, EDGES).relu().argsort(0, descending=descending).detach()
+    net, x, edges = net_of("adds first"), features(), torch.eye(NODES, dtype=torch.float64)
+    edges[EDGES[1], EDGES[0]] = 1
+    first, second = (layer.linear for layer in net.layers)
+    order = (edges @ first(x)).relu().argsort(0, descending=descending).detach()
 
     def walks_of(between: Callable[[Tensor], Tensor]) -> dict[tuple[int, ...], float]:
         def model(x: Tensor) -> Tensor:
-            return net.head(second(between(first(x, EDGES).relu()), EDGES).relu().sum(0, keepdim=True))
+            h = between((edges @ first(x)).relu())
+            return net.head((edges @ second(h)).relu().sum(0, keepdim=True))
 
-        found = plrp.graphs.walks(plrp.trace(model, x, samples=None), target=(0, 1), composite=composite(0.0), top=200)
+        trace = plrp.trace(model, x, samples=None)
+        found = plrp.graphs.walks(trace, target=(0, 1), composite=composite(0.0), top=200)
         return dict(zip(found.nodes, found.relevance.tolist(), strict=True))
 
     expected = walks_of(lambda h: h.gather(0, order))
