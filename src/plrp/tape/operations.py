@@ -136,7 +136,7 @@ TABLE: tuple[Row, ...] = (
     row("rrelu", _PASS, activation=True, training=True, inplace_at=4),
     row("hardsigmoid", _PASS, activation=True, gate=True, sign=_NONNEGATIVE, inplace_at=1),
     row("sigmoid", _PASS, activation=True, gate=True, head=True, sign=_NONNEGATIVE),
-    row("logsigmoid", _PASS, gate=True, head=True),
+    row("logsigmoid", _PASS, head=True),
     # Other functions of each element, copies among them.
     row("exp", _PASS, head=True, sign=_NONNEGATIVE),
     row("exp2 erfc cosh abs sqrt", _PASS, sign=_NONNEGATIVE),
@@ -241,8 +241,8 @@ LEAVES: frozenset[Any] = frozenset(
     if hasattr(torch.Tensor, name)
 )
 
-# Functions that return a Python number of any kind; `bool` is left out: it chooses a branch, and each is looked at.
-NUMBERS_OUT = LEAVES | {torch.Tensor.__int__, torch.Tensor.__index__}
+# Functions that return a Python number of any kind; `bool` too, since a branch may choose numbers.
+NUMBERS_OUT = LEAVES | {torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__bool__}
 
 # Constants that take no more than a shape from a tensor: not `bernoulli` or `new_tensor`, which read its entries.
 SHAPE_ALONE = frozenset(

@@ -371,6 +371,8 @@ def _remedy(op: Op) -> str:
             "Write a function that is finite at 0 (log1p for log), or give this call a function (relevance, output, "
             f"input) -> relevance of the input as its rule with `plrp.explain(…, rules={{'{op.name}': rule}})`."
         )
+    if "sparse" in op.reason:
+        return "Make it dense with `.to_dense()`, or gather and scatter rows (`index_select`, `index_add`)."
     if "complex" in op.reason:
         return "Write it with real tensors: the real and the imaginary part by themselves."
     # A function that plrp knows may have its rule in other calls: then this call alone needs another.
