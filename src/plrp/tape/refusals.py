@@ -205,6 +205,11 @@ def explain_misfit(model: Any, given: Sequence[Tensor], embeds: Callable[[], boo
     except (TraceError, UnsupportedOperation):
         raise
     except (RuntimeError, TypeError) as error:
+        if type(error).__module__.startswith("torch._dynamo"):
+            raise TraceError(
+                "A step of the model is compiled while it runs (`torch.cond`, `torch.compile`), which hides its "
+                "operations: write it in plain Python, with `if` or `for`."
+            ) from error
         if not any(x.is_floating_point() for x in given) and not embeds():
             raise not_real("The input", given[0]) from error
         weights = list(model.parameters()) if isinstance(model, nn.Module) else []

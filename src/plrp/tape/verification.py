@@ -296,7 +296,7 @@ def _compare_moved(
         stayed = [n for n in everyone if n not in chosen]
         if second is None or not _same_operations(tape, second):
             if second is not None and asked:
-                _compare_results(tape, second, stayed, batch)
+                _compare_results(tape, second, stayed, batch, nearby)
             continue
         mixing += _compare(tape, second, nearby, asked, stayed)
         complete = complete or _same_shapes(tape, second)
@@ -505,10 +505,12 @@ def _same_shapes(first: Tape, second: Tape) -> bool:
     return _same_operations(first, second) and all(map(_same_shape, first.ops, second.ops))
 
 
-def _compare_results(first: Tape, second: Tape, stayed: Sequence[int], batch: int) -> None:
+def _compare_results(first: Tape, second: Tape, stayed: Sequence[int], batch: int, nearby: Nearby) -> None:
     """Refuse a branch that other samples decide: on another way, the samples that stayed must have the same results."""
     for a, b in zip(first.results, second.results, strict=False):
         if stayed and a.shape == b.shape and a.shape[:1] == (batch,) and not _close(a[stayed], b[stayed], *STAYED):
+            if nearby(0.0) is None:
+                raise UnsupportedOperation("A choice of operations " + _UNSTEADY)
             raise UnsupportedOperation(
                 "Other operations run when other samples of the batch change, and the result for a sample changes with "
                 "them: a branch is decided by the whole batch. Explain one sample at a time."
