@@ -401,7 +401,7 @@ def test_a_model_that_writes_into_its_input_never_writes_into_the_users(name: st
 def test_a_sparse_matrix_is_refused(layout: str, product: Callable[..., Tensor]) -> None:
     layer, edges = nn.Linear(4, 3), torch.eye(5)
     with pytest.raises(UnsupportedOperation, match=r"a sparse tensor\. Make it dense with `\.to_dense\(\)`, or gather"):
-        plrp.explain(lambda x: product(getattr(edges, layout)(), layer(x)), torch.rand(5, 4), samples=None, target=(0, 0))
+        plrp.trace(lambda x: product(getattr(edges, layout)(), layer(x)), torch.rand(5, 4), samples=None)
 
 
 def test_a_step_that_torch_compiles_while_it_runs_is_refused() -> None:
@@ -1042,11 +1042,13 @@ class Unsteady(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
+        if self.kind == "a random mask":  # where it is no 1, it is beside zeros
+            return (F.pad(self.layer(x), (0, 20)) * torch.cat([torch.ones(3), torch.rand(20).round()]))[:, :3]
         number = torch.rand(3) if self.kind == "random" else torch.full((3,), float(self.calls))
         return self.layer(x) + (1e-6 * number if self.kind != "a Python number" else 1e-6 * self.calls)
 
 
-@pytest.mark.parametrize("kind", ["random", "a counter", "a Python number"])
+@pytest.mark.parametrize("kind", ["random", "a random mask", "a counter", "a Python number"])
 @pytest.mark.parametrize("samples", [0, None])
 def test_a_number_that_differs_from_pass_to_pass_is_called_so(kind: str, samples: int | None) -> None:
     torch.manual_seed(0)

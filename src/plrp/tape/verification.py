@@ -542,12 +542,10 @@ def _compare(first: Tape, second: Tape, nearby: Nearby, asked: bool, stayed: Seq
         if not _same_shape(op, other):
             continue
         for number, (a, b) in enumerate(zip(constants_of(op), constants_of(other), strict=False)):
-            if (
-                not _unchanged(op, other, a, b)
-                and _is_number(op, a)
-                and not _excused(op, number, a, b, places[id(op)], nearby)
-            ):
-                again = _same_nearby(op, number, a, places[id(op)], nearby(0.0))
+            if _unchanged(op, other, a, b) or not _is_number(op, a):
+                continue
+            again = _same_nearby(op, number, a, places[id(op)], nearby(0.0))
+            if not again or not _excused(op, number, a, b, places[id(op)], nearby):
                 raise UnsupportedOperation(
                     f"`{spelled(op.function)}` ('{op.name}') reads a number that " + (_HIDDEN if again else _UNSTEADY)
                 )
