@@ -603,8 +603,10 @@ def test_a_mask_costs_a_few_passes_of_the_whole_batch_once() -> None:
 
     net, x = Passes(noted).eval(), 3 * torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
     plrp.explain(net, x[:32], target=0)
-    assert sizes.count(32) == 6  # the pass, recorded again, alone, one half of the samples moved, the other, the pass
-    assert sum(sizes) < 220
+    assert (
+        sizes.count(32) == 7
+    )  # the pass, recorded again, alone, a half moved, the pass for randomness, a half, the pass
+    assert sum(sizes) < 260
     for batch in (32, 16, 5):  # no larger one
         sizes.clear()
         plrp.explain(net, x[32 : 32 + batch], target=0)
@@ -1087,17 +1089,17 @@ def test_a_model_is_looked_at_twice_once_per_shape() -> None:
 
     noting = Noting(6, 3).eval()
     plrp.explain(noting, torch.randn(5, 6))
-    assert calls == [2, 2, 2, 2, 2, 2, 5]  # two of them recorded, alone, and four times far off; then all recorded
+    assert calls == [2] * 8 + [5]  # two recorded, alone, four times far off, twice of other sizes; then all recorded
     calls.clear()
     for _ in range(3):
         plrp.explain(noting, torch.randn(5, 6))
     assert calls == [5, 5, 5]
     plrp.explain(noting, torch.randn(1, 6))
-    assert calls[3:] == [1] * 7
+    assert calls[3:] == [1] * 9
     calls.clear()
     wide = Noting(1000, 3).eval()
     plrp.explain(wide, torch.randn(1, 1000))
-    assert calls == [1] * 5  # of many features not all agree by chance: twice far off
+    assert calls == [1] * 7  # of many features not all agree by chance: twice far off
 
 
 def masked_mean(h: Tensor, x: Tensor) -> Tensor:

@@ -241,8 +241,8 @@ LEAVES: frozenset[Any] = frozenset(
     if hasattr(torch.Tensor, name)
 )
 
-# Functions that return a Python number of any kind; `bool` too, since a branch may choose numbers.
-NUMBERS_OUT = LEAVES | {torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__bool__}
+# Functions that return a Python number of any kind; `bool` is left out: it chooses a branch, and each is looked at.
+NUMBERS_OUT = LEAVES | {torch.Tensor.__int__, torch.Tensor.__index__}
 
 # Constants that take no more than a shape from a tensor: not `bernoulli` or `new_tensor`, which read its entries.
 SHAPE_ALONE = frozenset(

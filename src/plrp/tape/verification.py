@@ -316,7 +316,8 @@ def _compare_moved(
 def _plan(tape: Tape, batch: int, features: int, farther: bool) -> tuple[list[list[int]], list[Move]]:
     """The samples that are moved in one pass after the other, and how.
 
-    `farther`: to other sizes too, which alone turn a comparison; so it is where a number may come from the input.
+    All together go to other sizes, which alone turn a comparison. `farther`: each does too; so it is where a number may
+    come from the input.
     Where constants that may do so are additive masks alone, one half of a batch is moved, then the other.
     """
     mixes, suspects = _mixes(tape.ops), [op for op in tape.reached if op.suspect]
@@ -325,12 +326,13 @@ def _plan(tape: Tape, batch: int, features: int, farther: bool) -> tuple[list[li
     rounds = (MORE if features <= FEW else 1) * (MORE if mixes else 1)
     selections = _selections(batch, rounds)
     if batch > 2 and masks and not farther and not mixes:
-        selections = selections[:2]
+        return selections[:2], [*_FAR]
     moves = [_FAR[number % 2] for number in range(len(selections))]
     if farther:
-        selections += [*selections, [*range(batch)], [*range(batch)]]  # all at once: each alone may be enough for `any`
-        moves += [_FARTHEST[number % 2] for number in range(len(moves) + 2)]
-    return selections, moves
+        selections += selections
+        moves += [_FARTHEST[number % 2] for number in range(len(moves))]
+    everyone = list(range(batch))  # each alone may be enough for `any`
+    return [*selections, everyone, everyone], [*moves, *_FARTHEST]
 
 
 def _selections(batch: int, rounds: int) -> list[list[int]]:
