@@ -228,7 +228,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         return self._source.trace_sample(sample)
 
     def save(self, path: str | Path, **options: Any) -> None:
-        """Write the numbers (`.npz`), or a page of one sample (`.html`) in which p, method and target can be moved.
+        """Write the numbers, a page of one sample in which p, method and target can be moved, or a figure.
 
         - `.npz`: relevance, score, target, logits, the composite's name and the pruning, for `plrp.load` or `np.load`;
           no model, ledger or layers: `torch.save(explanation, path)` keeps these two as well, as a pickle.
@@ -236,17 +236,24 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
           to some minutes for a large model; `show_progress=False` leaves out the bar. `options` are those of
           `plrp.view.explanation_bundle`: `sample`, `picture`, `mask`, `categories`, `title`, …; with a list as
           `sample`, the page is a gallery.
+        - `.png`, `.svg`, `.pdf`, `.jpg`, `.webp`: the figure of `plot`, whose `options` it takes, and `dpi`.
         """
         import plrp
 
         kind = Path(path).suffix.lower()
-        if kind not in (".npz", ".html", ".htm"):
-            raise ValueError(f"{path} should end in .html for a page, or in .npz for the numbers.")
-        if kind == ".npz" and options:
-            raise TypeError(f"{', '.join(options)}: a page (.html) has options, a file of numbers (.npz) has none.")
-        if kind == ".npz":
-            plrp.explanation_files.save_explanation(path, self, plrp.__version__)
+        if kind in plrp.files.PICTURES:
+            dpi = options.pop("dpi", 200)
+            plrp.files.save_figure(self.plot(**options), path, dpi=dpi)
             return
+        if kind not in (".npz", ".html", ".htm"):
+            pictures = ", ".join(plrp.files.PICTURES)
+            raise ValueError(f"{path} should end in .html (a page), .npz (numbers), or {pictures} (a figure).")
+        if kind == ".npz" and options:
+            raise TypeError(
+                f"{', '.join(options)}: a page and a figure have options, a file of numbers (.npz) has none."
+            )
+        if kind == ".npz":
+            return plrp.explanation_files.save_explanation(path, self, plrp.__version__)
         options = {"show_progress": None, **options}
         if isinstance(options.get("sample", 0), int):
             content = plrp.view.explanation_bundle(self, **options)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plrp.errors import NotWritable, UsageError
+from plrp.files import PICTURES
 from plrp.settings import Option, PruningSettings, Settings, SettingsType, default_of, options, proportion
 from plrp.spelling import printable
 
@@ -25,10 +26,6 @@ EXIT_CODES = """\
 exit codes: 0 finished; 1 failed while working; 2 wrong usage: an option, or the file it names, cannot be used;
 3 finished; some parts failed (listed); 130 interrupted
 """
-
-PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
-"""The suffixes of pictures that `plrp.files.save_figure` writes."""
-
 
 Shown: TypeAlias = dict[str, str | tuple[Any, ...]]
 """Options that are written as `--help` shows them: see `add_options`."""

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, usage
+from plrp.files import PICTURES
 from plrp.settings import check_composite, count, proportion
 from plrp.vision.photograph_settings import PhotographSettings, names
 
 from .arguments import (
-    PICTURES,
     Shown,
     add_options,
     add_pruning,
