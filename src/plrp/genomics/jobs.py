@@ -37,7 +37,7 @@ from .baselines import attribute_by
 from .export import npz_bytes, write_bedgraph, write_npz_rows, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
 from .network import check_fit, load_model
-from .outputs import score_file, target_from_text
+from .outputs import score_file, target_from_text, target_words
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
 from .sequence_settings import FileSettings, Pooling
 from .sequences import Ends, SequenceError, Sequences, Values, encode, read_fasta, read_intervals, read_npz, tsv_line
@@ -407,7 +407,13 @@ def gather_scores(explaining: Explaining) -> int:
         for place, (row, total, score, target) in enumerate(zip(rows, sums, scores, targets, strict=True)):
             remark = known[place] or NOTHING * (not score and not total)
             more = (f"{number:.6g}" for number in others[place]) if before else ()
-            lines[row] = "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark, *more
+            lines[row] = (
+                target_words(settings.target) if target < 0 else target,
+                f"{score:.6g}",
+                f"{total:.6g}",
+                remark,
+                *more,
+            )
     table = [(name, *lines[row]) for row, name in enumerate(explaining.sequences.names)]
     with explaining.run.place.new_file("scores.tsv") as path:
         against = () if explaining.settings.reference is None else ("input_score", *AGAINST)
