@@ -31,6 +31,8 @@ from .arguments import (
     settings_of,
     tell,
 )
+from .photograph_log import PAGE as PAGE_OF_ALL
+from .photograph_log import PhotographLog
 
 if TYPE_CHECKING:
     from plrp.models.loading import LoadedModel
@@ -55,7 +57,8 @@ examples:
   plrp explain street.jpg --model deeplabv3_resnet50 --target dog     where a segmenter sees dogs
 
 With several photographs, or a folder of them, -o and --save name a folder, or a file whose name becomes the beginning
-of each result's name.
+of each result's name. A folder of results also has photographs.csv and photographs.html; the same command started
+again explains the photographs that are missing there.
 exit codes: 0 finished; 1 failed while working, or some photographs could not be read (the others are finished);
 2 wrong usage: an option, or the file it names, cannot be used, or all photographs are missing; 130 interrupted
 """
@@ -167,16 +170,29 @@ def run(arguments: argparse.Namespace) -> int:
         if reference is not None and arguments.compare and "lrp" not in beside:
             beside = (*beside, "lrp")  # the grid is of differences: LRP goes beside it
         settings = settings_of(PhotographSettings, arguments, prunings=prunings, reference=reference, beside=beside)
-    queue = PhotographQueue(arguments, model, settings, exemplars)
+    results: Sequence[Path | None] = archives or [None] * len(photographs)
+    wanted = list(zip(photographs, outputs, results, strict=True))
+    many = folder or (len(photographs) > 1 and in_folder(arguments.out))
+    log = PhotographLog(outputs[0].parent, arguments, model) if many else None
+    if log is not None:
+        wanted = [one for one in wanted if not log.has(*one)]
+        if len(wanted) < len(photographs):
+            before = len(photographs) - len(wanted)
+            say(f"plrp: {before} of {len(photographs)} photographs are explained already ({log.table})")
+    queue = PhotographQueue(arguments, model, settings, exemplars, log)
     try:
-        queue.explain(photographs, outputs, archives or [None] * len(photographs))
+        queue.explain(wanted)
     except KeyboardInterrupt:
-        say(f"plrp: interrupted; {queue.done} of {len(photographs)} photographs are done")
+        resume = "" if log is None else "; the same command explains the rest"
+        say(f"plrp: interrupted; {queue.done} of {len(wanted)} photographs are done{resume}")
         return 130
+    if log is not None and log.rows:
+        log.write_page()
+        say(f"plrp: all results in {log.table} and {log.folder / PAGE_OF_ALL}", arguments.quiet)
     if queue.broken and (queue.done > 1 or arguments.quiet):
         say(f"plrp: the arithmetic broke in explanations of {queue.broken} of {queue.done} photographs")
-    if skipped := len(photographs) - queue.done:
-        say(f"plrp: {queue.done} of {len(photographs)} photographs explained, {skipped} skipped")
+    if skipped := len(wanted) - queue.done:
+        say(f"plrp: {queue.done} of {len(wanted)} photographs explained, {skipped} skipped")
     return 1 if skipped else 0
 
 
@@ -217,21 +233,24 @@ class PhotographQueue:
     model: LoadedModel
     settings: PhotographSettings
     exemplars: ChannelPatches | None
+    log: PhotographLog | None = None
     done: int = 0
     broken: int = 0
 
-    def explain(self, photographs: Sequence[Path], outputs: Sequence[Path], archives: Sequence[Path | None]) -> None:
-        """Explain, write and report each photograph; bad files are reported and skipped."""
+    def explain(self, wanted: Sequence[tuple[Path, Path, Path | None]]) -> None:
+        """Explain, write and report each photograph, of which the results' files are given; bad ones are skipped."""
         from plrp.balance import unwarned
         from plrp.progress import progress
         from plrp.vision.photograph_explanation import explain_photograph
         from plrp.vision.photographs import BadImage, read_photograph
 
-        pages = any(path.suffix.lower() == PAGE for path in outputs)  # long work, shown in parts of a photograph
+        pages = any(
+            output.suffix.lower() == PAGE for _, output, _ in wanted
+        )  # long work, shown in parts of a photograph
         show = False if self.arguments.quiet else None
-        with progress("explaining", len(photographs), show, unit="share" if pages else "items", transient=True) as step:
+        with progress("explaining", len(wanted), show, unit="share" if pages else "items", transient=True) as step:
             move_to = forwards(step)
-            for number, (path, output, archive) in enumerate(zip(photographs, outputs, archives, strict=True)):
+            for number, (path, output, archive) in enumerate(wanted):
                 move_to(number, 0, path.name)
                 try:
                     photograph = read_photograph(path)
@@ -243,6 +262,8 @@ class PhotographQueue:
                     continue
                 with unwarned():
                     written = self.write(explanation, output, archive, partial(move_to, number))
+                if self.log is not None:
+                    self.log.add(explanation, output)
                 self.report(explanation, written)
 
     def report(self, explanation: ExplainedPhotograph, written: Sequence[Path]) -> None:
@@ -494,6 +515,11 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
     return lines + [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
 
 
+def in_folder(given: str | None) -> bool:
+    """Whether -o or --save names a folder."""
+    return given is not None and (given.endswith(("/", "\\")) or Path(given).is_dir())
+
+
 def output_paths(
     given: str | None, photographs: Sequence[Path], suffix: str, tail: str, folder: bool = False
 ) -> list[Path]:
@@ -510,7 +536,7 @@ def output_paths(
     if given is None:
         return [Path(f"{name}{tail}{suffix}") for name in names]
     path = Path(given)
-    if given.endswith(("/", "\\")) or path.is_dir() or (folder and not path.suffix and not path.exists()):
+    if in_folder(given) or (folder and not path.suffix and not path.exists()):
         return [path / f"{name}{suffix}" for name in names]
     if not path.suffix:
         raise UsageError(f"{given} has no suffix: write {given}{suffix} for a file, {given}/ for a folder.")

@@ -119,6 +119,13 @@ class ExplainedPhotograph:
         """The name of the explained class."""
         return self.categories[self.target]
 
+    @property
+    def score(self) -> float:
+        """The explained score: of the class, minus that of the class against it; its difference to a reference."""
+        if self.reference is not None:
+            return float(self.reference.facts()["difference"])
+        return float(self.logits[self.target]) - (0.0 if self.against is None else float(self.logits[self.against]))
+
     def namesakes(self) -> list[str]:
         """Other classes whose names hold all words of the explained one: for `crane` also `crane bird (134)`."""
         words = set(self.target_name.lower().split())
