@@ -295,13 +295,23 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
 
         return plrp.view.plot(self, images, **options)
 
+    def page(self, samples: Sequence[int] | None = None, **options: Any) -> Any:
+        """The page in a notebook, as the last line of a cell: p, method, class and channels can be moved there.
+
+        - `samples`: which of a batch, by number (default: the first 4, as a gallery);
+        - `options`: those of `plrp.view.explanation_bundle`, such as `proportions`, `targets` and `picture`.
+        """
+        import plrp
+
+        return plrp.view.notebook.Live(self, None if samples is None else list(samples), **options)
+
     def _repr_mimebundle_(self, **_: Any) -> Any:
-        """The page, in notebooks; None, where it cannot show this input, leaves the ledger's table."""
+        """The figure, in notebooks; None, where there is none of this input, leaves the ledger's table."""
         import plrp
 
         try:
             return plrp.view.mime_bundle(self)
-        except (ValueError, ImportError):  # another kind of input, or no Pillow
+        except (ValueError, ImportError):  # another kind of input, or no matplotlib
             return None
 
     @property
@@ -537,6 +547,12 @@ class ExplainCall:
             composite = resolve(self.request.composite, tensors_in(self.inputs), trace)
             return supported(trace, composite.products), sample if isinstance(self.samples, Groups) else 0
 
+    def input_of(self, sample: int) -> Tensor:
+        """The first input of one sample."""
+        if self.state_now() != self.state:
+            raise RuntimeError(CHANGED)
+        return next(iter(tensors_in(self.inputs)))[sample]
+
     def state_now(self) -> list[tuple[int, int | None]]:
         """The inputs and weights as they are now."""
         model = self.model
@@ -560,6 +576,10 @@ class TraceCall:
     def trace_sample(self, sample: int) -> tuple[Trace, int]:
         """The trace, and the number of the sample in it."""
         return self.trace, sample
+
+    def input_of(self, sample: int) -> Tensor:
+        """The first input of one sample."""
+        return self.trace.now.inputs[0].data[sample]
 
 
 def joined(parts: Sequence[Explanation]) -> Explanation:
