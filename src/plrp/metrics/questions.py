@@ -179,10 +179,9 @@ class Questions:
                 f"Sample {sample} has {plural(max(fewest, 0), unit)} to replace, and a comparison needs two or more: "
                 "there is nothing to test."
             )
-        positions = math.prod(self.inputs.shape[2:]) if self.channels else 0
-        least = min(LEAST, positions) if self.kind == "image" and self.grid else min(2, fewest)
-        needed = cost(self.kind, max(fewest, least))
-        if self.grid and fewest < least:
+        least = min(LEAST, math.prod(self.inputs.shape[2:]))
+        if self.kind == "image" and self.grid and affordable(self.kind, budget) < least:
+            needed = cost(self.kind, least)
             raise ValueError(f"budget={budget} is too small: {least} tiles need {needed} forward passes per sample.")
         if self.passes > budget:
             what = plural(max(self.counts), unit)
@@ -213,7 +212,8 @@ class Questions:
                     "The features of a table are replaced by their mean and by a drawn sample: give data=, inputs "
                     "(samples, features) like the explained ones."
                 )
-            return [mean(data), samples(data, min(DRAWS, len(data)), self.seed)]
+            drawn = samples(data, min(DRAWS, len(data)), self.seed)
+            return [mean(data), Reference("a drawn sample", drawn.make)]
         if self.kind == "sequence":
             # by single bases: dinucleotides never move the first and the last base
             return [Reference("shuffle", shuffled(DRAWS, False, self.seed).make), Reference("N", zeros().make)]
@@ -369,11 +369,9 @@ def _points(count: int) -> list[int]:
 
 
 def _name(replacement: Replacement) -> str:
-    if isinstance(replacement, Tensor):
-        return "a tensor"
-    return (
-        str(replacement) if isinstance(replacement, str | Reference) else getattr(replacement, "__name__", "a callable")
-    )
+    if isinstance(replacement, str | Reference):
+        return {"delete": "deletion", "drawn": "other tokens"}.get(str(replacement), str(replacement))
+    return "a tensor" if isinstance(replacement, Tensor) else str(getattr(replacement, "__name__", "a callable"))
 
 
 def _most_different(x: Tensor, stack: Tensor, number: Tensor, channels: bool) -> Tensor:

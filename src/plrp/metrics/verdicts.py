@@ -228,7 +228,7 @@ def rank_among(value: float, others: Tensor) -> tuple[float, float, float]:
 
 def judged(relevance: Any, occlusions: Occlusions, seed: int = 0) -> Verdict:
     """The verdict of measured drops on a map (batch, …) of the same inputs; no forward pass, and no flipping gain."""
-    parts = occlusions.relevance_of_parts(relevance)
+    parts = relevance_of_parts(relevance, occlusions.number)
     columns: dict[str, list[float]] = {name: [] for name in _NUMBERS}
     each = torch.full((2, len(parts)), torch.nan, dtype=torch.float64)
     for sample, (own, drops) in enumerate(zip(parts, occlusions.drops, strict=True)):
@@ -322,4 +322,4 @@ def ask_about(explanation: Explanation, **options: Any) -> Verdict:
 def _kind(reference: str) -> str:
     """The kind of a reference by its name: `blur` of `blur:8`."""
     kind = reference.partition(":")[0].split(" of ")[0]
-    return {"N": "zeros", "shuffled": "shuffle"}.get(kind, kind)
+    return {"N": "zeros", "shuffled": "shuffle", "samples": "a drawn sample"}.get(kind, kind)
