@@ -28,8 +28,10 @@ from .arguments import (
     m_remedy,
     pruning_of,
     say,
+    say_price,
     settings_of,
     tell,
+    test_options,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ NETWORK: Shown = {
 OUTPUT: Shown = {
     "-o --out PATH": "picture (.png, .svg, .pdf, .jpg, .webp), page (.html) or folder (default: PHOTO-plrp.png here)",
     "--save FILE": "also write relevance and settings as .npz, or a folder of them",
+    **test_options("the map of -p"),
     "--mask FILE": "the object in white on black: a page shows the relevance inside it",
     "-q --quiet": "print nothing but errors",
 }
@@ -167,6 +170,9 @@ def run(arguments: argparse.Namespace) -> int:
         if reference is not None and arguments.compare and "lrp" not in beside:
             beside = (*beside, "lrp")  # the grid is of differences: LRP goes beside it
         settings = settings_of(PhotographSettings, arguments, prunings=prunings, reference=reference, beside=beside)
+    if arguments.test:
+        maps = len(prunings) + 1 if arguments.compare else 1
+        say_price(arguments.budget, arguments.quiet, len(photographs) * maps)
     queue = PhotographQueue(arguments, model, settings, exemplars)
     try:
         queue.explain(photographs, outputs, archives or [None] * len(photographs))
@@ -238,12 +244,21 @@ class PhotographQueue:
                     make_folder(output.parent)
                     with unwarned():  # the report says it
                         explanation = explain_photograph(photograph, self.model, self.settings)
+                        self.test(explanation)
                 except BadImage as error:
                     say(f"plrp: skipped: {error}")
                     continue
                 with unwarned():
                     written = self.write(explanation, output, archive, partial(move_to, number))
                 self.report(explanation, written)
+
+    def test(self, explanation: ExplainedPhotograph) -> None:
+        """Ask the network about the map of -p, or about all maps of --compare, if --test says so."""
+        if not self.arguments.test:
+            return
+        with usage():
+            for name in explanation.prunings if self.arguments.compare else [None]:
+                explanation.test(name, self.arguments.budget)
 
     def report(self, explanation: ExplainedPhotograph, written: Sequence[Path]) -> None:
         """Count a photograph that is finished, and print its report."""
@@ -491,7 +506,8 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
     remedy = m_remedy("--method")
     said = {name: balance.words(remedy) for name, balance in explanation.broken.items()}
-    return lines + [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
+    lines += [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
+    return lines + [f"  {name}: {verdict.words()}" for name, verdict in explanation.verdicts.items()]
 
 
 def output_paths(

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
+    from plrp.metrics import Verdict
+
 LRP = "LRP"
 Model = LoadedModel | nn.Module | str
 
@@ -72,6 +74,7 @@ class ExplainedPhotograph:
     broken: the balance of each variant whose arithmetic broke; remarks: the same in a few words, or that a score is 0.
     beside: maps of other methods, by their titles; each (3 or 1, height, width).
     reference: f(x), f(x⁰) and the spread, if the difference to a reference was explained; the `trace` is one then.
+    verdicts: what the network said of the variants that were tested.
     """
 
     photograph: Photograph
@@ -91,6 +94,7 @@ class ExplainedPhotograph:
     beside: Mapping[str, Tensor] = field(default_factory=dict)
     against: int | None = None
     reference: Against | None = None
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
 
     @property
     def explained(self) -> Any:
@@ -101,6 +105,7 @@ class ExplainedPhotograph:
         lines = [f"{self.title}, {self.composite.name}"]
         lines += [f"  {name}: {percent(share)} of pixels" for name, share in self.pixels().items()]
         lines += [f"  {name}: {self.broken.get(name, remark)}" for name, remark in self.remarks.items()]
+        lines += [f"  {name}: {verdict.words()}" for name, verdict in self.verdicts.items()]
         return printable("\n".join(lines))
 
     def _repr_png_(self) -> bytes:
@@ -194,6 +199,13 @@ class ExplainedPhotograph:
         depths = token_depths(self.trace, explanation)
         return {**figures, "tokens": tokens_figure(depths, title=title)} if depths else figures
 
+    def test(self, variant: str | None = None, budget: int = 128, **options: Any) -> Verdict:
+        """Ask the network whether a variant's map is true (default: the last); see `plrp.Explanation.test`."""
+        name = variant or list(self.prunings)[-1]
+        known = self.trace.explain(target=self.explained, composite=self.composite, pruning=self.prunings[name])
+        self.verdicts[name] = known.test(budget, **options)
+        return self.verdicts[name]
+
     def save(self, path: str | Path) -> None:
         """Write relevance, logits and settings as `.npz`, which `plrp.load` brings back.
 
@@ -210,6 +222,7 @@ class ExplainedPhotograph:
             "against": self.against,
             **({} if self.reference is None else {"reference": self.reference.facts()}),
             "remarks": dict(self.remarks),
+            "verdicts": {name: verdict.facts() for name, verdict in self.verdicts.items()},
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
         write_arrays(
