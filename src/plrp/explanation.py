@@ -284,7 +284,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
 
         Each part of the input (a tile, a window, a token, a feature) is replaced alone, in two ways, and the relevance
         of the parts is compared with the drops of the score, beside maps that know nothing. It takes at most `budget`
-        forward passes per sample, and `progress` says how many.
+        forward passes per sample.
 
         - `data`: inputs (samples, features) like the explained ones, needed for tables;
         - `mask`: for token ids `references.mask_token(tokenizer)`; special tokens stay;
@@ -294,7 +294,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         """
         import plrp
 
-        self.verdict = plrp.metrics.ask_about(self, budget=budget, **options)
+        (self.verdict,) = plrp.metrics.ask_about(self, budget=budget, **options)
         return self.verdict
 
     def plot(self, images: Any = None, **options: Any) -> Any:

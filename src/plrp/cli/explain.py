@@ -87,7 +87,7 @@ NETWORK: Shown = {
 OUTPUT: Shown = {
     "-o --out PATH": "picture (.png, .svg, .pdf, .jpg, .webp), page (.html) or folder (default: PHOTO-plrp.png here)",
     "--save FILE": "also write relevance and settings as .npz, or a folder of them",
-    **test_options("the map of -p"),
+    **test_options("the map of -p, or each of --compare,"),
     "--mask FILE": "the object in white on black: a page shows the relevance inside it",
     "-q --quiet": "print nothing but errors",
 }
@@ -161,6 +161,7 @@ def run(arguments: argparse.Namespace) -> int:
     archives = output_paths(arguments.save, photographs, ".npz", "", folder) if arguments.save else None
     check_outputs(arguments, photographs, outputs, archives or ())
     with usage():
+        from plrp.metrics.questions import POINTS
         from plrp.vision.photograph_explanation import photograph_reference
 
         model, prunings = prepared(arguments)
@@ -171,8 +172,8 @@ def run(arguments: argparse.Namespace) -> int:
             beside = (*beside, "lrp")  # the grid is of differences: LRP goes beside it
         settings = settings_of(PhotographSettings, arguments, prunings=prunings, reference=reference, beside=beside)
     if arguments.test:
-        maps = len(prunings) + 1 if arguments.compare else 1
-        say_price(arguments.budget, arguments.quiet, len(photographs) * maps)
+        passes = arguments.budget + 4 * POINTS * len(prunings) * bool(arguments.compare)
+        say_price(passes, arguments.quiet, len(photographs))
     queue = PhotographQueue(arguments, model, settings, exemplars)
     try:
         queue.explain(photographs, outputs, archives or [None] * len(photographs))
@@ -257,8 +258,7 @@ class PhotographQueue:
         if not self.arguments.test:
             return
         with usage():
-            for name in explanation.prunings if self.arguments.compare else [None]:
-                explanation.test(name, self.arguments.budget)
+            explanation.test(*(explanation.prunings if self.arguments.compare else ()), budget=self.arguments.budget)
 
     def report(self, explanation: ExplainedPhotograph, written: Sequence[Path]) -> None:
         """Count a photograph that is finished, and print its report."""

@@ -141,7 +141,7 @@ class Questions:
     @property
     def floor_passes(self) -> int:
         """Forward passes per sample that a floor of flipping curves costs besides."""
-        return SHIFTS * max((4 * len(_points(count)) for count in self.counts), default=0)
+        return SHIFTS * max((4 * len(points_of(count)) for count in self.counts), default=0)
 
     # --- parts ---
 
@@ -305,7 +305,7 @@ class Questions:
         with the most relevant parts replaced first, over the share of replaced parts.
         """
         rank, count, number = ranking(orders, "random", self.seed), orders.shape[1], self.number[sample]
-        points = torch.tensor(_points(count))
+        points = torch.tensor(points_of(count))
         at = torch.tensor([0.0, *(points / count).tolist(), 1.0], dtype=torch.float64)
         gains = torch.zeros(len(self.replacements), len(orders), dtype=torch.float64)
         for which in range(len(self.replacements)):
@@ -345,7 +345,7 @@ def kind_of(inputs: Any) -> Kind:
 
 def cost(kind: Kind, count: int) -> int:
     """Forward passes, at most, for the occlusions of so many parts and a flipping curve, both by two replacements."""
-    return SPARE + (kind == "tokens") + 2 * count + 4 * len(_points(count))
+    return SPARE + (kind == "tokens") + 2 * count + 4 * len(points_of(count))
 
 
 def affordable(kind: Kind, budget: int) -> int:
@@ -363,7 +363,7 @@ def grid_of(space: Sequence[int], most: int) -> tuple[int, ...]:
     return (1,) * len(space)
 
 
-def _points(count: int) -> list[int]:
+def points_of(count: int) -> list[int]:
     """How many parts are replaced at the inner points of a flipping curve."""
     return sorted({round(count * k / (POINTS + 1)) for k in range(1, POINTS + 1)} - {0, count})
 

@@ -8,6 +8,7 @@ The parts of the map are compared with the drops of the score when each part alo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from plrp.tape.head import Headless
 from plrp.tape.trace import record
 
 from .feature_rows import pearson, spearman
-from .questions import SHIFTS, Occlusions, Questions, kind_of, relevance_of_parts
+from .questions import SHIFTS, Occlusions, Questions, kind_of, points_of, relevance_of_parts
 from .scores import GivenTarget, Model
 
 if TYPE_CHECKING:
@@ -120,10 +121,10 @@ class Verdict:
         if judged == CONSTANT:
             return f"The map gives each of the {parts} the same relevance. There is nothing to compare."
         if judged == UNDECIDED:
-            return (
-                f"The network does not decide: its answers to {one} and to {two} disagree with each other "
-                f"({_short(self.agreement[sample])} over {parts}). No map can be judged by them."
-            )
+            c = float(self.agreement[sample])
+            how = "one of the two never changes the score" if math.isnan(c) else f"they agree by {_short(c)}"
+            answers = f"its answers to {one} and to {two} do not go together: {how} over {parts}"
+            return f"The network does not decide: {answers}. No map can be judged by them."
         n, rho = int(self.copies[sample]), float(self.rho[sample])
         copies = f"{n} shifted copies" if self.grid and n < PERMUTATIONS else f"{n} permutations"
         beside = f"{float(self.percentile[sample]):.0f}% of its {copies} agree less"
@@ -272,51 +273,64 @@ def ask(
     relevance: Any,
     *,
     target: GivenTarget = None,
-    flip_floor: bool = False,
-    reference: str | None = None,
-    show_progress: bool | None = False,
     **settings: Any,
 ) -> Verdict:
-    """Ask the network whether relevance is true: a `Verdict` per sample, two sentences when printed.
+    """Ask the network whether relevance is true: a `Verdict`, two sentences per sample when printed.
 
     - `model`, `target`: whose score is explained; `inputs`: (batch, …), `relevance` of the same shape;
-    - `flip_floor`: compare the flipping gain with that of 19 maps that know nothing, for more forward passes than all
-      the rest (`Questions.floor_passes`);
+    - `flip_floor=True`: compare the flipping gain with that of 19 maps that know nothing, for more forward passes than
+      all the rest (`Questions.floor_passes`); `show_progress`: None is a bar after two seconds;
     - `reference`: the name of the reference that was explained against, which is then no independent judge;
     - `settings`: those of `Questions`: `budget` (128 forward passes per sample), `replacements`, `data`, `mask`, …
 
-    >>> model = torch.nn.Linear(4, 1)
-    >>> x = torch.randn(1, 4)
-    >>> ask(model, x, x * model.weight.detach(), data=torch.randn(20, 4)).judgements()
+    >>> model, x = torch.nn.Linear(16, 1), torch.arange(1.0, 17.0)[None]
+    >>> ask(model, x, x * model.weight.detach(), data=torch.zeros(2, 16)).judgements()
     ['better than chance']
     """
-    questions = Questions(model, inputs, target=target, **settings)
-    relevance_of_parts(relevance, questions.number)  # refuses a wrong map before anything is asked
-    per_sample = questions.passes + questions.floor_passes * flip_floor
-    total, note = per_sample * len(questions.inputs), f"{per_sample} forward passes per sample"
-    with progress("asking the network", total, show_progress, note=note, transient=True, after=2.0) as questions.step:
-        verdict = judged(relevance, questions.occlusions(), questions.seed)
-        verdict = flipped(verdict, questions, flip_floor)
-    kinds = [_kind(name) for name in questions.names]
-    own = kinds.index(_kind(reference)) if reference is not None and _kind(reference) in kinds else None
-    return replace(verdict, own=own, passes=questions.passed)
+    how = {name: settings.pop(name) for name in ("flip_floor", "reference", "show_progress") if name in settings}
+    return _answered(Questions(model, inputs, target=target, **settings), [relevance], **how)[0]
 
 
-def ask_about(explanation: Explanation, **options: Any) -> Verdict:
-    """Ask the model of an explanation whether its relevance is true: `Explanation.test`; `options` as in `ask`."""
+def ask_about(explanation: Explanation, *others: Any, **options: Any) -> list[Verdict]:
+    """Ask the model of an explanation whether its relevance is true, and other maps of the same score: see `ask`.
+
+    `Explanation.test` gives the first verdict; each other map costs the passes of its flipping curves alone.
+    """
     if explanation._source is None:
         raise ValueError(UNTESTABLE)
     if explanation._whole or explanation._groups is not None:
         raise ValueError("The test asks about samples along the first axis, and this model has no batch axis.")
+    how = {name: options.pop(name) for name in ("flip_floor", "show_progress") if name in options}
     model, inputs = explanation._source.asked()
     kind_of(inputs)  # refuses several inputs
     with explanation._source.same_walk():
         whole = model
         if explanation.head is not None:  # two passes
             whole = Headless(model, record(model, inputs[:1]))
-        about = None if explanation.reference is None else explanation.reference.name
+        how["reference"] = None if explanation.reference is None else explanation.reference.name
         known = {"target": explanation.target, "outputs": explanation.logits, "passed": 2 * (whole is not model)}
-        return ask(whole, inputs, explanation.relevance, reference=about, **known, **options)
+        return _answered(Questions(whole, inputs, **known, **options), [explanation.relevance, *others], **how)
+
+
+def _answered(
+    questions: Questions,
+    maps: Sequence[Any],
+    flip_floor: bool = False,
+    reference: str | None = None,
+    show_progress: bool | None = False,
+) -> list[Verdict]:
+    """Ask all questions, and judge each map by the answers."""
+    for relevance in maps:  # refuses a wrong map before anything is asked
+        relevance_of_parts(relevance, questions.number)
+    flips = [4 * len(points_of(count)) * (1 + SHIFTS * flip_floor) for count in questions.counts]
+    each = questions.passes + max(flips, default=0) * len(maps) - max(flips, default=0) // (1 + SHIFTS * flip_floor)
+    note, total = f"{each} forward passes per sample", each * len(questions.inputs)
+    with progress("asking the network", total, show_progress, note=note, transient=True, after=2.0) as questions.step:
+        answers = questions.occlusions()
+        verdicts = [flipped(judged(one, answers, questions.seed), questions, flip_floor) for one in maps]
+    kinds = [_kind(name) for name in questions.names]
+    own = kinds.index(_kind(reference)) if reference is not None and _kind(reference) in kinds else None
+    return [replace(verdict, own=own, passes=questions.passed) for verdict in verdicts]
 
 
 def _kind(reference: str) -> str:
