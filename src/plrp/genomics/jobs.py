@@ -451,9 +451,9 @@ def write_verdicts(explaining: Explaining, count: int, budget: int, show_progres
         x = torch.from_numpy(onehot).to(device_of(explaining.model, settings.device))
         trace = record(explaining.model, x[:1])
         asked = as_target(strand_targets(settings.target)[0])
-        given = targets[chosen].tolist() if asked.given is None else asked.of([rows[place] for place in chosen])
+        given = targets[chosen].tolist() if asked.given is None else asked.of([rows[place] for place in chosen]).given
         pooled = pool(relevance[chosen], onehot, "present" if settings.hypothetical else "sum")
-        options = {"budget": budget - (trace.head is not None), "show_progress": show_progress}
+        options: dict[str, Any] = {"budget": budget - (trace.head is not None), "show_progress": show_progress}
         options["reference"] = None if settings.reference is None else str(settings.reference)
         verdict = ask(Headless(explaining.model, trace), x, pooled, target=given, **options)
         verdicts.update({rows[place]: verdict.facts(n) for n, place in enumerate(chosen)})

@@ -173,16 +173,16 @@ class Questions:
 
     def _check_parts(self, budget: int) -> None:
         unit, fewest = UNITS[self.kind], min(self.counts, default=2)
+        image = self.kind == "image" and bool(self.grid)
+        least = max(2, min(LEAST, math.prod(self.inputs.shape[2:]))) if image else 2
+        if affordable(self.kind, budget) < least:
+            needed = f"{least} {unit}s need {cost(self.kind, least)} forward passes per sample"
+            raise ValueError(f"budget={budget} is too small: {needed}.")
         if fewest < 2:
-            sample = self.counts.index(fewest)
             raise ValueError(
-                f"Sample {sample} has {plural(max(fewest, 0), unit)} to replace, and a comparison needs two or more: "
-                "there is nothing to test."
+                f"Sample {self.counts.index(fewest)} has {plural(max(fewest, 0), unit)} to replace, and a comparison "
+                "needs two or more: there is nothing to test."
             )
-        least = min(LEAST, math.prod(self.inputs.shape[2:]))
-        if self.kind == "image" and self.grid and affordable(self.kind, budget) < least:
-            needed = cost(self.kind, least)
-            raise ValueError(f"budget={budget} is too small: {least} tiles need {needed} forward passes per sample.")
         if self.passes > budget:
             what = plural(max(self.counts), unit)
             raise ValueError(f"budget={budget} is too small: {what} need {self.passes} forward passes per sample.")

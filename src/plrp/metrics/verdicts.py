@@ -300,7 +300,7 @@ def ask_about(explanation: Explanation, *others: Any, **options: Any) -> list[Ve
         raise ValueError(UNTESTABLE)
     if explanation._whole or explanation._groups is not None:
         raise ValueError("The test asks about samples along the first axis, and this model has no batch axis.")
-    how = {name: options.pop(name) for name in ("flip_floor", "show_progress") if name in options}
+    how: dict[str, Any] = {name: options.pop(name) for name in ("flip_floor", "show_progress") if name in options}
     model, inputs = explanation._source.asked()
     kind_of(inputs)  # refuses several inputs
     with explanation._source.same_walk():

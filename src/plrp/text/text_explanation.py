@@ -149,7 +149,7 @@ class ExplainedText(_Coloured):
         """
         if self.traced is None:
             raise ValueError(UNTESTABLE)
-        return self.explanation.test(budget, **{**text_questions(self, budget), **options})
+        return self.explanation.test(budget, **{**text_questions(self.traced, budget, len(self.tokens)), **options})
 
     def likelier_with_space(self) -> str:
         """A hint where the target is a next token without its space, and far likelier with it; else nothing."""
@@ -219,10 +219,9 @@ class ExplainedText(_Coloured):
         return [*filter(None, [self.likelier_with_space()]), answers, self.balance.words(remedy), *tested]
 
 
-def text_questions(explained: ExplainedText, budget: int) -> dict[str, Any]:
-    """The parts and replacements of a text's test: its tokens, or its words, without special tokens."""
-    assert explained.traced is not None
-    tokens, tokenizer = explained.tokens, explained.traced.tokenizer
+def text_questions(traced: TracedText, budget: int = 128, read: int | None = None) -> dict[str, Any]:
+    """The parts and replacements of a text's test: the tokens that were read, or its words, but no special tokens."""
+    tokens, tokenizer = traced.tokens[:read], traced.tokenizer
     usable = [n for n, token in enumerate(tokens) if not token.special]
     most = affordable("tokens", budget)
     part = list(range(len(usable)))
@@ -230,11 +229,13 @@ def text_questions(explained: ExplainedText, budget: int) -> dict[str, Any]:
         numbers = [tokens[n].word for n in usable]
         part = np.cumsum([bool(k) and w not in (None, numbers[k - 1]) for k, w in enumerate(numbers)]).tolist()
     count = max(part, default=0) + 1
-    number = torch.full(explained.explanation.relevance.shape[1:], -1)
+    number = torch.full(traced.trace.now.inputs[0].data.shape[1:], -1)
     number[usable] = torch.tensor([p if count <= most else p * most // count for p in part], dtype=torch.long)
-    shortens = explained.kind != "masked token" and not explained.encoded
+    shortens = traced.kind != "masked token" and not traced.encoded
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    known = [getattr(tokenizer, f"{name}_token_id", None) for name in ("mask", *(() if shortens else ("unk", "pad")))]
+    known = [
+        getattr(tokenizer, f"{name}_token_id", None) for name in ("mask", *(() if shortens else ("unk", "pad", "eos")))
+    ]
     masks = [mask_token(one, special) for one in known if one is not None][:1]
     return {"parts": number, "replacements": [*masks, *(["delete"] if shortens else []), "drawn"][:2]}
 
