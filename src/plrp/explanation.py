@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import plrp
 
 STORED = "This explanation was stored without its model: read what you need before storing it."
+UNTESTABLE = "This explanation was stored without its model, which would have to answer: test it before storing it."
 CHANGED = "The model or its input has changed since this explanation was made; explain again."
 
 
@@ -146,7 +147,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     - `ledger`: where the mass went, one record per entry of the tape and sample;
     - `balance`: where the score went, in numbers;
     - `condition`, `only_through`: which relevance was let pass; None where all of it was;
-    - `reference`: f(x), f(x⁰) and the spread over several references, if the score is a difference to them.
+    - `reference`: f(x), f(x⁰) and the spread over several references, if the score is a difference to them;
+    - `verdict`: what the network said of it in the last `test`; None before.
     """
 
     relevance: Any
@@ -160,6 +162,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     condition: Condition | None = None
     only_through: bool = False
     reference: Against | None = None
+    verdict: plrp.metrics.Verdict | None = None
     _ledger: Ledger | None = field(default=None, repr=False)
     _source: ExplainCall | TraceCall | None = field(default=None, repr=False)  # None where it was loaded from disk
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
@@ -282,6 +285,24 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         import plrp
 
         return plrp.circuits.circuit_of(self, model, inputs, sample, **options)
+
+    def test(self, budget: int = 128, **options: Any) -> plrp.metrics.Verdict:
+        """Ask the network whether the map is true: two sentences per sample when printed, and a figure.
+
+        Each part of the input (a tile, a window, a token, a feature) is replaced alone, in two ways, and the relevance
+        of the parts is compared with the drops of the score, beside maps that know nothing. It takes at most `budget`
+        forward passes per sample.
+
+        - `data`: inputs (samples, features) like the explained ones, needed for tables;
+        - `mask`: for token ids `references.mask_token(tokenizer)`; special tokens stay;
+        - `replacements`: two others, each as `reference` of `plrp.explain`; `parts`: other parts, by number;
+        - `flip_floor=True`: compare the flipping gain, too, with that of maps that know nothing: 532 more passes;
+        - `batch_size`: perturbed inputs that exist at a time; `seed`; `show_progress`: None is a bar after two seconds.
+        """
+        import plrp
+
+        (self.verdict,) = plrp.metrics.ask_about(self, budget=budget, **options)
+        return self.verdict
 
     def plot(self, images: Any = None, **options: Any) -> Any:
         """The relevance as a matplotlib figure: over pictures, as logos of DNA, as coloured tokens, as bars.
@@ -534,10 +555,15 @@ class ExplainCall:
         """The same explanation with its ledger and the relevance of these layers."""
         return self.explanation(replace(self.request, layers=layers), ledger=True)
 
-    def trace_sample(self, sample: int) -> tuple[Trace, int]:
-        """A trace of one sample, and the number of the sample in it."""
+    def asked(self) -> tuple[Callable[..., Any], Any]:
+        """The model and its inputs, which have not changed since."""
         if self.state_now() != self.state:
             raise RuntimeError(CHANGED)
+        return self.model, self.inputs
+
+    def trace_sample(self, sample: int) -> tuple[Trace, int]:
+        """A trace of one sample, and the number of the sample in it."""
+        self.asked()
         inputs = self.inputs if self.samples != 0 else some(self.inputs, slice(sample, sample + 1))
         with self.same_walk(), alone(self.rules):
             trace = record(self.model, inputs, samples=self.samples)
@@ -572,6 +598,13 @@ class TraceCall:
         """The same explanation with its ledger and the relevance of these layers."""
         with self.same_walk():
             return explain_trace(self.trace, replace(self.request, layers=layers), ledger=True)
+
+    def asked(self) -> tuple[Callable[..., Any], Any]:
+        """The model and its inputs; its weights have not changed since."""
+        now = self.trace.now
+        now.check_unchanged()
+        inputs = tuple(value.data for value in now.inputs)
+        return now._recorder.model, inputs[0] if now.single else inputs
 
     def trace_sample(self, sample: int) -> tuple[Trace, int]:
         """The trace, and the number of the sample in it."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plrp.errors import NotWritable, UsageError
 from plrp.files import PICTURES
-from plrp.settings import Option, PruningSettings, Settings, SettingsType, default_of, options, proportion
+from plrp.settings import Option, PruningSettings, Settings, SettingsType, count, default_of, options, proportion
 from plrp.spelling import printable
 
 if TYPE_CHECKING:
@@ -170,6 +170,21 @@ def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
     given = chosen(arguments, "address", "threads", "tries") | {"gpus": arguments.gpus_per_worker}
     given = {name: value for name, value in given.items() if value is not None}
     return RayCluster(workers=arguments.workers, runtime_env=environment, **given)
+
+
+def test_options(of: str) -> Shown:
+    """The options that ask the network whether its explanations are true; `of` is what is tested."""
+    return {
+        "--test": f"ask the network whether {of} is true: replace parts of the input in two ways, and compare (see "
+        "--budget)",
+        "--budget N": ("forward passes of --test, at most", count, 128),
+    }
+
+
+def say_price(budget: int, quiet: bool, times: int = 1) -> None:
+    """Say beforehand what --test costs."""
+    each = f"{times} × " if times > 1 else ""
+    say(f"plrp: --test asks the network: at most {each}{budget} more forward passes", quiet)
 
 
 def say(text: str, quiet: bool = False) -> None:

@@ -28,8 +28,10 @@ from .arguments import (
     m_remedy,
     pruning_of,
     say,
+    say_price,
     settings_of,
     tell,
+    test_options,
 )
 from .photograph_log import PAGE as PAGE_OF_ALL
 from .photograph_log import PhotographLog
@@ -88,6 +90,7 @@ NETWORK: Shown = {
 OUTPUT: Shown = {
     "-o --out PATH": "picture (.png, .svg, .pdf, .jpg, .webp), page (.html) or folder (default: PHOTO-plrp.png here)",
     "--save FILE": "also write relevance and settings as .npz, or a folder of them",
+    **test_options("the map of -p, or each of --compare,"),
     "--mask FILE": "the object in white on black: a page shows the relevance inside it",
     "-q --quiet": "print nothing but errors",
 }
@@ -161,6 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
     archives = output_paths(arguments.save, photographs, ".npz", "", folder) if arguments.save else None
     check_outputs(arguments, photographs, outputs, archives or ())
     with usage():
+        from plrp.metrics.questions import POINTS
         from plrp.vision.photograph_explanation import photograph_reference
 
         model, prunings = prepared(arguments)
@@ -179,6 +183,9 @@ def run(arguments: argparse.Namespace) -> int:
         if len(wanted) < len(photographs):
             before = len(photographs) - len(wanted)
             say(f"plrp: {before} of {len(photographs)} photographs are explained already ({log.table})")
+    if arguments.test:
+        passes = arguments.budget + 4 * POINTS * len(prunings) * bool(arguments.compare)
+        say_price(passes, arguments.quiet, len(wanted))
     queue = PhotographQueue(arguments, model, settings, exemplars, log)
     try:
         queue.explain(wanted)
@@ -257,6 +264,7 @@ class PhotographQueue:
                     make_folder(output.parent)
                     with unwarned():  # the report says it
                         explanation = explain_photograph(photograph, self.model, self.settings)
+                        self.test(explanation)
                 except BadImage as error:
                     say(f"plrp: skipped: {error}")
                     continue
@@ -265,6 +273,13 @@ class PhotographQueue:
                 if self.log is not None:
                     self.log.add(explanation, output)
                 self.report(explanation, written)
+
+    def test(self, explanation: ExplainedPhotograph) -> None:
+        """Ask the network about the map of -p, or about all maps of --compare, if --test says so."""
+        if not self.arguments.test:
+            return
+        with usage():
+            explanation.test(*(explanation.prunings if self.arguments.compare else ()), budget=self.arguments.budget)
 
     def report(self, explanation: ExplainedPhotograph, written: Sequence[Path]) -> None:
         """Count a photograph that is finished, and print its report."""
@@ -512,7 +527,8 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
     remedy = m_remedy("--method")
     said = {name: balance.words(remedy) for name, balance in explanation.broken.items()}
-    return lines + [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
+    lines += [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
+    return lines + [f"  {name}: {verdict.words()}" for name, verdict in explanation.verdicts.items()]
 
 
 def in_folder(given: str | None) -> bool:

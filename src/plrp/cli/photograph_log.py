@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from plrp.vision.photograph_explanation import ExplainedPhotograph
 
 TABLE, PAGE = "photographs.csv", "photographs.html"
-COLUMNS = ("file", "class", "score", "probability", "arrived", "pixels", "remark", "result", "key")
-"""`arrived` is the share of the score that reached the pixels under the last pruning, `pixels` the share of the pixels
-that hold it, `result` the picture or page."""
+COLUMNS = ("file", "class", "score", "probability", "arrived", "pixels", "remark", "test", "rho", "result", "key")
+"""`arrived` is the share of the score that reached the pixels under the last pruning, and `pixels` the share of the
+pixels that hold it. `test` is the judgement of --test, `rho` the map's rank correlation with the drops of the score.
+`result` is the picture or page."""
 DECIDES_NOTHING = ("photographs", "out", "save", "quiet", "run", "device")
 
 
@@ -63,6 +64,7 @@ class PhotographLog:
         """Write the row of a photograph that is finished."""
         photograph, name = explanation.photograph.path, list(explanation.prunings)[-1]
         arrived, score = float(explanation.relevance[name].sum()), explanation.score
+        verdict = explanation.verdicts.get(name)
         row: Mapping[str, Any] = {
             "file": str(photograph),
             "class": explanation.target_name,
@@ -71,6 +73,8 @@ class PhotographLog:
             "arrived": f"{arrived / score if score else 0.0:.4f}",
             "pixels": f"{explanation.pixels()[name]:.4f}",
             "remark": "; ".join(f"{variant}: {remark}" for variant, remark in explanation.remarks.items()),
+            "test": "" if verdict is None else verdict.judgements()[0],
+            "rho": "" if verdict is None else f"{float(verdict.rho[0]):.3f}",
             "result": result.name,
             "key": self.key(photograph),
         }
@@ -96,9 +100,9 @@ class PhotographLog:
             rows.append(
                 [
                     f'<a href="{address}">{shown}</a>',
-                    *map(escape, (name, row["class"], row["score"], share, row["remark"])),
+                    *map(escape, (name, row["class"], row["score"], share, row["remark"], row["test"])),
                 ]
             )
-        head = ("explanation", "photograph", "class", "score", "of the score arrived", "remark")
+        head = ("explanation", "photograph", "class", "score", "of the score arrived", "remark", "test")
         lead = f'{len(rows)} photographs. The table as <a href="{TABLE}">{TABLE}</a>.'
         write_page(self.folder / PAGE, page("Explained photographs", lead, table(head, rows)))

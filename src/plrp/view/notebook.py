@@ -72,8 +72,10 @@ class Live:
         """The answer to one question of the page."""
         reply = {"plrp": "answer", "session": self.session, "id": asked.get("id") if isinstance(asked, dict) else None}
         try:
-            wanted = wanted_path(asked["wanted"])
-            return {**reply, "answer": self.samples[wanted.pop("session")].path(**wanted)}
+            test = asked["what"] == "test"
+            wanted = wanted_path(asked["wanted"], test)
+            upload = self.samples[wanted.pop("session")]
+            return {**reply, "answer": upload.test(**wanted) if test else upload.path(**wanted)}
         except (*REFUSED, KeyError) as error:
             return {**reply, "problem": str(error)}
 
