@@ -248,6 +248,11 @@ class Questions:
         self.step(len(inputs))
         return output
 
+    def _output_of(self, one: slice) -> Any:
+        if self.outputs is None:
+            return self.output(self.inputs[one])
+        return replaced(self.outputs, lambda tensor: tensor[one], of=Tensor)
+
     def scores(self, sample: int, baseline: Tensor | None, missing: Tensor) -> Tensor:
         """The scores, float64 (n,), of a sample whose positions `missing`, bool (n, *space), are replaced."""
         x, result = self.inputs[sample], torch.empty(len(missing), dtype=torch.float64)
@@ -267,12 +272,8 @@ class Questions:
         """Replace one part after the other."""
         self.bound, score, drops = [], [], []
         for sample, (count, number) in enumerate(zip(self.counts, self.number, strict=True)):
-            one, missing = (
-                slice(sample, sample + 1),
-                number == torch.arange(count).reshape(-1, *[1] * number.dim()).to(number),
-            )
-            known = self.output(self.inputs[one]) if self.outputs is None else None
-            output = replaced(self.outputs, lambda tensor, one=one: tensor[one], of=Tensor) if known is None else known
+            missing = number == torch.arange(count).reshape(-1, *[1] * number.dim()).to(number)
+            output = self._output_of(slice(sample, sample + 1))
             self.bound.append(self.target.of([sample]).bound(output))
             score.append(float(self.bound[sample].score(output)[0]))
             answers = [self.scores(sample, self._baseline(sample, which), missing) for which in range(2)]
