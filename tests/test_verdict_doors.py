@@ -153,7 +153,7 @@ def test_pages_hold_the_verdict(here: Path) -> None:
     explanation.test()
     bundle = plrp.view.explanation_bundle(explanation, sample=1, proportions=(0.05,), targets=1, inside="nothing")
     assert explanation.verdict is not None
-    assert bundle.facts["verdict"] == explanation.verdict.facts(1)
+    assert bundle.facts["verdict"] == {"of": "LRP", **explanation.verdict.facts(1)}
 
 
 def test_the_served_page_asks_for_a_test(here: Path) -> None:

@@ -162,7 +162,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     condition: Condition | None = None
     only_through: bool = False
     reference: Against | None = None
-    verdict: plrp.metrics.Verdict | None = None
+    verdict: Any = None  # a `plrp.metrics.Verdict`
     _ledger: Ledger | None = field(default=None, repr=False)
     _source: ExplainCall | TraceCall | None = field(default=None, repr=False)  # None where it was loaded from disk
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side

@@ -72,6 +72,7 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
         tensors |= {"input_score": against.score, "reference_scores": against.scores}
         tensors |= {f"spread{number if several else ''}": part for number, part in enumerate(spread or ())}
     index = isinstance(target, tuple) and all(isinstance(place, int) for place in target)
+    verdict = explanation.verdict
     settings = {
         "kind": KIND,
         "plrp": version,
@@ -81,11 +82,7 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
         "pruning": None if explanation.pruning is None else explanation.pruning.to_dict(),
         "reference": None if against is None else against.name,
         "problems": [None if problem is None else problem.value for problem in explanation.problems()],
-        **(
-            {}
-            if explanation.verdict is None
-            else {"verdict": [*map(explanation.verdict.facts, range(len(explanation.score)))]}
-        ),
+        "verdict": verdict and [verdict.facts(sample) for sample in range(len(verdict))],
     }
     arrays = {name: _array(tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     write_arrays(path, settings, **arrays)

@@ -393,7 +393,7 @@ def test_parts_and_replacements_of_ones_own() -> None:
     verdict = explained("image").test(parts=corners, replacements=["zeros", noise])
     assert [len(one) for one in verdict.relevance] == [3, 3]
     score = model(x)[0]
-    changed = torch.where(corners == 1, noise, x[0])[None]
+    changed = torch.where(corners == 1, noise[0], x[0])[None]
     assert verdict.drops[0][1, 1].item() == pytest.approx((score.max() - model(changed)[0, score.argmax()]).item())
     assert math.isnan(verdict.blob[0])
 

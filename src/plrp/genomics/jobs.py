@@ -448,26 +448,26 @@ def gather_scores(explaining: Explaining) -> int:
 
 def write_verdicts(explaining: Explaining, count: int, budget: int, show_progress: bool | None) -> tuple[str, ...]:
     """Ask the network about the explanations of the first `count` sequences: `verdicts.tsv`, a row per sequence."""
-    settings, verdicts = explaining.settings, dict[int, dict[str, Any]]()
+    settings, model, lines = explaining.settings, explaining.model, dict[int, list[object]]()
+    asked, device = as_target(strand_targets(settings.target)[0]), device_of(explaining.model, settings.device)
+    about = None if settings.reference is None else str(settings.reference)
     for rows, (relevance, targets) in explaining.stored(["relevance", "target"]):
         chosen = [place for place, row in enumerate(rows) if row < count]
-        if not chosen:
+        first = [rows[place] for place in chosen]
+        if not first:
             continue
-        onehot = encode(explaining.sequences[[rows[place] for place in chosen]], settings.ambiguous)
-        x = torch.from_numpy(onehot).to(device_of(explaining.model, settings.device))
-        trace = record(explaining.model, x[:1])
-        asked = as_target(strand_targets(settings.target)[0])
-        given = targets[chosen].tolist() if asked.given is None else asked.of([rows[place] for place in chosen]).given
-        pooled = pool(relevance[chosen], onehot, "present" if settings.hypothetical else "sum")
-        options: dict[str, Any] = {"budget": budget - (trace.head is not None), "show_progress": show_progress}
-        options["reference"] = None if settings.reference is None else str(settings.reference)
-        verdict = ask(Headless(explaining.model, trace), x, pooled, target=given, **options)
-        verdicts.update({rows[place]: verdict.facts(n) for n, place in enumerate(chosen)})
-    table = [(explaining.sequences.names[row], *map(verdicts[row].get, VERDICT_COLUMNS)) for row in sorted(verdicts)]
+        onehot = encode(explaining.sequences[first], settings.ambiguous)
+        x = torch.from_numpy(onehot).to(device)
+        maps = pool(relevance[chosen], onehot, "present" if settings.hypothetical else "sum")
+        target = targets[chosen].tolist() if asked.given is None else asked.of(first).given
+        how: dict[str, Any] = {"target": target, "reference": about, "show_progress": show_progress}
+        trace = record(model, x[:1])
+        verdict = ask(Headless(model, trace), x, maps, budget=budget - (trace.head is not None), **how)
+        lines |= {row: [*map(verdict.facts(n).get, VERDICT_COLUMNS)] for n, row in enumerate(first)}
     with explaining.run.place.new_file("verdicts.tsv") as path:
-        lines = [tuple("" if cell is None else cell for cell in line) for line in table]
-        path.write_text("".join(tsv_line(*line) for line in (("name", *VERDICT_COLUMNS), *lines)))
-    return tuple(verdicts[row]["judgement"] for row in sorted(verdicts))
+        table = [("name", *VERDICT_COLUMNS), *((explaining.sequences.names[k], *lines[k]) for k in sorted(lines))]
+        path.write_text("".join(tsv_line(*("" if cell is None else cell for cell in line)) for line in table))
+    return tuple(str(lines[k][0]) for k in sorted(lines))
 
 
 # -- targets, trials and digests

@@ -48,15 +48,13 @@ UNITS = {"image": "tile", "sequence": "window", "signal": "window", "tokens": "t
 class Occlusions:
     """By how much the score falls when one part alone is replaced, for every sample and by either replacement.
 
-    - `kind`, `unit`: the kind of input, and the name of a part (`"tile"`);
-    - `names`: the two replacements;
+    - `unit`: the name of a part (`"tile"`); `names`: the two replacements;
     - `score`: f(x), float64 (batch,);
     - `number`: every position's part, int64 (batch, *space), −1 where a position belongs to none;
     - `grid`: the number of parts along each axis, or () where parts have no neighbours: tokens and features;
     - `drops`: of each sample f(x) − f(x with the part replaced), float64 (2, parts).
     """
 
-    kind: Kind
     unit: str
     names: tuple[str, ...]
     score: Tensor
@@ -174,18 +172,16 @@ class Questions:
     def _check_parts(self, budget: int) -> None:
         unit, fewest = UNITS[self.kind], min(self.counts, default=2)
         image = self.kind == "image" and bool(self.grid)
-        least = max(2, min(LEAST, math.prod(self.inputs.shape[2:]))) if image else 2
-        if affordable(self.kind, budget) < least:
-            needed = f"{least} {unit}s need {cost(self.kind, least)} forward passes per sample"
-            raise ValueError(f"budget={budget} is too small: {needed}.")
-        if fewest < 2:
+        needed = max(2, min(LEAST, math.prod(self.inputs.shape[2:]))) if image else 2
+        if affordable(self.kind, budget) >= needed and fewest < 2:
             raise ValueError(
                 f"Sample {self.counts.index(fewest)} has {plural(max(fewest, 0), unit)} to replace, and a comparison "
                 "needs two or more: there is nothing to test."
             )
-        if self.passes > budget:
-            what = plural(max(self.counts), unit)
-            raise ValueError(f"budget={budget} is too small: {what} need {self.passes} forward passes per sample.")
+        needed = max(needed, *self.counts, 2) if affordable(self.kind, budget) >= needed else needed
+        if cost(self.kind, needed) > budget:
+            price = f"{needed} {unit}s need {cost(self.kind, needed)} forward passes per sample"
+            raise ValueError(f"budget={budget} is too small: {price}.")
 
     # --- replacements ---
 
@@ -193,10 +189,9 @@ class Questions:
         self, given: Sequence[Replacement] | None, data: Tensor | None, mask: Reference | None
     ) -> list[Replacement]:
         if given is not None:
-            chosen = [given] if isinstance(given, str) else list(given)
-            if len(chosen) != 2:
-                raise ValueError(f"replacements are two, so that the answer does not hang on one; got {len(chosen)}.")
-            return chosen
+            if isinstance(given, str) or len(given) != 2:
+                raise ValueError(f"replacements are two, so that the answer does not hang on one; got {given!r}.")
+            return list(given)
         if self.kind == "tokens":
             usual: list[Replacement] = [] if mask is None else [mask]
             usual += ["delete"] if self._may_delete() else []
@@ -253,16 +248,10 @@ class Questions:
         self.step(len(inputs))
         return output
 
-    def whole(self, sample: int) -> float:
-        """The score of an unperturbed sample; fixes its target."""
-        one = slice(sample, sample + 1)
+    def _output_of(self, one: slice) -> Any:
         if self.outputs is None:
-            output = self.output(self.inputs[one])
-        else:
-            output = replaced(self.outputs, lambda tensor: tensor[one], of=Tensor)
-        target = self.target.of([sample]).bound(output)
-        self.bound += [target] if sample == len(self.bound) else []
-        return float(target.score(output)[0])
+            return self.output(self.inputs[one])
+        return replaced(self.outputs, lambda tensor: tensor[one], of=Tensor)
 
     def scores(self, sample: int, baseline: Tensor | None, missing: Tensor) -> Tensor:
         """The scores, float64 (n,), of a sample whose positions `missing`, bool (n, *space), are replaced."""
@@ -282,21 +271,15 @@ class Questions:
     def occlusions(self) -> Occlusions:
         """Replace one part after the other."""
         self.bound, score, drops = [], [], []
-        for sample, count in enumerate(self.counts):
-            score.append(self.whole(sample))
-            parts = torch.arange(count, device=self.inputs.device)
-            own = []
-            for which in range(len(self.replacements)):
-                baseline = self._baseline(sample, which)
-                answers = [self._one_missing(sample, baseline, some) for some in parts.split(self.batch_size)]
-                own.append(score[-1] - torch.cat(answers))
-            drops.append(torch.stack(own))
+        for sample, (count, number) in enumerate(zip(self.counts, self.number, strict=True)):
+            missing = number == torch.arange(count).reshape(-1, *[1] * number.dim()).to(number)
+            output = self._output_of(slice(sample, sample + 1))
+            self.bound.append(self.target.of([sample]).bound(output))
+            score.append(float(self.bound[sample].score(output)[0]))
+            answers = [self.scores(sample, self._baseline(sample, which), missing) for which in range(2)]
+            drops.append(score[-1] - torch.stack(answers))
         totals = torch.tensor(score, dtype=torch.float64)
-        return Occlusions(self.kind, self.unit, self.names, totals, self.number.cpu(), self.grid, tuple(drops))
-
-    def _one_missing(self, sample: int, baseline: Tensor | None, parts: Tensor) -> Tensor:
-        number = self.number[sample]
-        return self.scores(sample, baseline, number == parts.reshape(-1, *[1] * number.dim()))
+        return Occlusions(self.unit, self.names, totals, self.number.cpu(), self.grid, tuple(drops))
 
     def gains(self, sample: int, orders: Tensor) -> Tensor:
         """Symmetric relevance gain of maps of one sample, by either replacement: float64 (2, maps).
@@ -307,8 +290,8 @@ class Questions:
         rank, count, number = ranking(orders, "random", self.seed), orders.shape[1], self.number[sample]
         points = torch.tensor(points_of(count))
         at = torch.tensor([0.0, *(points / count).tolist(), 1.0], dtype=torch.float64)
-        gains = torch.zeros(len(self.replacements), len(orders), dtype=torch.float64)
-        for which in range(len(self.replacements)):
+        gains = torch.zeros(2, len(orders), dtype=torch.float64)
+        for which in range(2):
             baseline = self._baseline(sample, which)
             for row in range(len(orders)):
                 places = torch.stack([rank[order][row] for order in ("least", "most")]).to(number.device)
@@ -327,20 +310,18 @@ def kind_of(inputs: Any) -> Kind:
             f"The test asks about one input, and this model has {len(inputs)}: wrap the model so that the others are "
             "held fixed."
         )
-    shape = tuple(inputs.shape)
-    if not inputs.is_floating_point() and len(shape) == 2:
-        return "tokens"
-    if inputs.is_floating_point() and len(shape) == 2:
-        return "table"
-    if inputs.is_floating_point() and len(shape) == 3:
-        onehot = bool(((inputs == 0) | (inputs == 1)).all()) and bool((inputs.sum(1) <= 1).all())
-        return "sequence" if onehot and shape[1] > 1 else "signal"
-    if inputs.is_floating_point() and len(shape) > 3:
-        return "image"
-    raise ValueError(
-        f"The test asks about images, sequences (batch, letters, length), token ids (batch, tokens) and tables (batch, "
-        f"features); this input is {inputs.dtype}, {shape}."
-    )
+    shape, real = tuple(inputs.shape), inputs.is_floating_point()
+    if len(shape) < 2 or (not real and len(shape) > 2):
+        raise ValueError(
+            f"The test asks about images, sequences (batch, letters, length), token ids (batch, tokens) and tables "
+            f"(batch, features); this input is {inputs.dtype}, {shape}."
+        )
+    if len(shape) == 2:
+        return "table" if real else "tokens"
+    onehot = len(shape) == 3 and shape[1] > 1 and bool(((inputs == 0) | (inputs == 1)).all())
+    if onehot and bool((inputs.sum(1) <= 1).all()):
+        return "sequence"
+    return "signal" if len(shape) == 3 else "image"
 
 
 def cost(kind: Kind, count: int) -> int:
@@ -356,11 +337,8 @@ def affordable(kind: Kind, budget: int) -> int:
 def grid_of(space: Sequence[int], most: int) -> tuple[int, ...]:
     """At most so many nearly square tiles that cover a space: their number along each axis."""
     longest = max(space)
-    for along in range(longest, 0, -1):
-        grid = tuple(max(1, round(along * n / longest)) for n in space)
-        if math.prod(grid) <= most:
-            return grid
-    return (1,) * len(space)
+    grids = (tuple(max(1, round(along * n / longest)) for n in space) for along in range(longest, 0, -1))
+    return next((grid for grid in grids if math.prod(grid) <= most), (1,) * len(space))
 
 
 def points_of(count: int) -> list[int]:

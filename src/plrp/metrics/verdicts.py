@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,16 +25,17 @@ from plrp.tape.trace import record
 from .feature_rows import pearson, spearman
 from .questions import SHIFTS, Occlusions, Questions, kind_of, points_of, relevance_of_parts
 from .scores import GivenTarget, Model
+from .verdict_figures import verdict_figure
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-BETTER = "better than chance"
-CHANCE = "no better than chance"
-INVERTED = "its signs are inverted"
-UNDECIDED = "the network does not decide"
-UNMOVED = "the score does not change"
+BETTER, CHANCE, INVERTED = "better than chance", "no better than chance", "its signs are inverted"
+UNDECIDED, UNMOVED = "the network does not decide", "the score does not change"
 CONSTANT = "the map is constant"
+_MEANING = {
+    BETTER: "The map is better than chance",
+    CHANCE: "The map is no better than chance",
+    INVERTED: "Its signs are inverted: what it calls evidence for the score is evidence against it",
+}
+_NUMBERS = tuple("rho r percentile chance inverted floor copies blob agreement gain gain_percentile".split())
 
 LEVEL = 0.05
 """At most this share of maps that know nothing is called better than chance."""
@@ -86,8 +87,7 @@ class Verdict:
     @property
     def ceiling(self) -> Tensor:
         """The most that a map can be expected to reach with the mean of both replacements; NaN where c ≤ 0."""
-        c = torch.where(self.agreement > 0, self.agreement, torch.nan)
-        return (2 * c / (1 + c)).sqrt()
+        return (2 * self.ceiling_of_one**2 / (1 + self.agreement)).sqrt()
 
     @property
     def ceiling_of_one(self) -> Tensor:
@@ -99,9 +99,11 @@ class Verdict:
         return [self._judgement(sample) for sample in range(len(self))]
 
     def _judgement(self, sample: int) -> str:
-        if not bool(self.drops[sample].any()):
+        relevance, drops = self.relevance[sample], self.drops[sample]
+        rounding = bool((drops == drops[:, :1]).all()) and float(drops.abs().max()) <= 1e-5 * abs(self.score[sample])
+        if rounding or not bool(drops.any()):
             return UNMOVED
-        if bool((self.relevance[sample] == self.relevance[sample][0]).all()):
+        if torch.allclose(relevance, relevance[:1], atol=0):
             return CONSTANT
         if not float(self.agreement[sample]) > 0:
             return UNDECIDED
@@ -125,25 +127,18 @@ class Verdict:
             how = "one of the two never changes the score" if math.isnan(c) else f"they agree by {_short(c)}"
             answers = f"its answers to {one} and to {two} do not go together: {how} over {parts}"
             return f"The network does not decide: {answers}. No map can be judged by them."
-        n, rho = int(self.copies[sample]), float(self.rho[sample])
-        copies = f"{n} shifted copies" if self.grid and n < PERMUTATIONS else f"{n} permutations"
-        beside = f"{float(self.percentile[sample]):.0f}% of its {copies} agree less"
-        blob = "" if math.isnan(float(self.blob[sample])) else f", a centred blob has {_short(self.blob[sample])}"
-        first = (
-            f"Agreement with the network over {parts}: {_short(rho)} ({beside}{blob}; at most "
-            f"{_short(self.ceiling[sample])} can be expected)"
-        )
+        n, blob, rank = (float(one[sample]) for one in (self.copies, self.blob, self.gain_percentile))
+        copies = "shifted copies" if self.grid and n < PERMUTATIONS else "permutations"
+        beside = f"{float(self.percentile[sample]):.0f}% of its {n:.0f} {copies} agree less"
+        beside += "" if math.isnan(blob) else f", a centred blob has {_short(blob)}"
+        first = f"Agreement with the network over {parts}: {_short(self.rho[sample])} ({beside}; at most "
+        first += f"{_short(self.ceiling[sample])} can be expected)"
         if self.own is not None:
-            first += (
-                f", by {self.names[1 - self.own]}, not its own reference, {_short(self.each[1 - self.own, sample])}"
-            )
-        gain = f"{float(self.gain[sample]):.3g}"
-        ranked = (
-            ""
-            if math.isnan(g := float(self.gain_percentile[sample]))
-            else f", more than {g:.0f}% of maps that know nothing"
-        )
-        return f"{first}. {_MEANING[judged]}; flipping by relevance gains {gain} in the score{ranked}."
+            other = 1 - self.own
+            first += f", by {self.names[other]}, not its own reference, {_short(self.each[other, sample])}"
+        gain = f"flipping by relevance gains {float(self.gain[sample]):.3g} in the score"
+        gain += "" if math.isnan(rank) else f", more than {rank:.0f}% of maps that know nothing"
+        return f"{first}. {_MEANING[judged]}; {gain}."
 
     def __repr__(self) -> str:
         shown = [self.words(sample) for sample in range(min(8, len(self)))]
@@ -157,25 +152,12 @@ class Verdict:
         about = {"unit": self.unit, "names": list(self.names), "grid": list(self.grid)}
         return {"judgement": self._judgement(sample), "words": self.words(sample), **numbers, **about, **lists}
 
-    def figure(self, sample: int = 0, labels: Any = None, picture: Any = None) -> Figure:
+    def figure(self, sample: int = 0, labels: Sequence[str] | None = None, picture: Any = None) -> Any:
         """The map beside the measured drops, part by part, as a matplotlib figure.
 
         labels: of the parts, such as the texts of tokens. picture: drawn under the tiles, (height, width, 3).
         """
-        from .verdict_figures import verdict_figure
-
         return verdict_figure(self, sample, labels, picture)
-
-
-_NUMBERS = (
-    *("rho", "r", "percentile", "chance", "inverted", "floor", "copies", "blob", "agreement"),
-    *("gain", "gain_percentile"),
-)
-_MEANING = {
-    BETTER: "The map is better than chance",
-    CHANCE: "The map is no better than chance",
-    INVERTED: "Its signs are inverted: what it calls evidence for the score is evidence against it",
-}
 
 
 def _short(value: Any) -> str:
@@ -255,15 +237,11 @@ def flipped(verdict: Verdict, questions: Questions, floor: bool) -> Verdict:
     """The verdict with its flipping gains; `floor`: beside those of maps that know nothing."""
     gain, percentile = torch.full((2, len(verdict)), torch.nan, dtype=torch.float64)
     for sample, own in enumerate(verdict.relevance):
-        maps = own[None]
-        if floor:
-            orders = floor_orders(verdict.grid, len(own), questions.seed)
-            spread = torch.linspace(0, len(orders) - 1, SHIFTS).round().long()
-            maps = torch.cat([maps, own[orders[spread]]])
-        gains = questions.gains(sample, maps).mean(0)
+        orders = floor_orders(verdict.grid, len(own), questions.seed)
+        some = torch.linspace(0, len(orders) - 1, SHIFTS * floor).round().long()
+        gains = questions.gains(sample, torch.cat([own[None], own[orders[some]]])).mean(0)
         gain[sample] = gains[0]
-        if floor:
-            percentile[sample] = rank_among(float(gains[0]), gains[1:])[0]
+        percentile[sample] = rank_among(float(gains[0]), gains[1:])[0] if floor else torch.nan
     return replace(verdict, gain=gain, gain_percentile=percentile)
 
 
@@ -322,8 +300,8 @@ def _answered(
     """Ask all questions, and judge each map by the answers."""
     for relevance in maps:  # refuses a wrong map before anything is asked
         relevance_of_parts(relevance, questions.number)
-    flips = [4 * len(points_of(count)) * (1 + SHIFTS * flip_floor) for count in questions.counts]
-    each = questions.passes + max(flips, default=0) * len(maps) - max(flips, default=0) // (1 + SHIFTS * flip_floor)
+    flips = max((4 * len(points_of(count)) for count in questions.counts), default=0)
+    each = questions.passes + flips * (len(maps) - 1) + questions.floor_passes * len(maps) * flip_floor
     note, total = f"{each} forward passes per sample", each * len(questions.inputs)
     with progress("asking the network", total, show_progress, note=note, transient=True, after=2.0) as questions.step:
         answers = questions.occlusions()
