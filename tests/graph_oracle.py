@@ -7,7 +7,6 @@ activation are held constant. Messages go through the matrices `send` (edges, no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -133,7 +132,9 @@ class Dense:
 
     def GatedGraph(self, layer: Any, x: Tensor, weight: Tensor) -> Tensor:
         h, cell = torch.cat([x, x.new_zeros(len(x), layer.out_channels - x.shape[1])], 1), layer.rnn
-        b_in, b_own = (torch.zeros(3 * layer.out_channels).to(x) if b is None else b for b in (cell.bias_ih, cell.bias_hh))
+        b_in, b_own = (
+            torch.zeros(3 * layer.out_channels).to(x) if b is None else b for b in (cell.bias_ih, cell.bias_hh)
+        )
         for t in range(layer.num_layers):
             m = self.take @ (self.send @ self.linear(h, layer.weight[t].T))
             r, z, n = self.linear(m, cell.weight_ih, b_in).chunk(3, 1)

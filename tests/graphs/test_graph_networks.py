@@ -336,7 +336,7 @@ def test_a_data_object_is_told_how_to_come_in() -> None:
     from torch_geometric.data import Data, HeteroData
 
     for data in (Data(x=torch.rand(NODES, FEATURES), edge_index=EDGES), HeteroData()):
-        with pytest.raises(TypeError, match=r"not a tensor: give the features .* lambda x: model\(x, data.edge_index\)"):
+        with pytest.raises(TypeError, match=r"not a tensor: give the features .*lambda x: model\(x, data.edge_index\)"):
             plrp.explain(Net(LAYERS["GCN"]), data, samples=None)
 
 

@@ -330,12 +330,14 @@ def test_sparse_edges_are_explained_as_dense_ones() -> None:
     dense, sparse = (plrp.trace(Bare(way), features(), samples=None) for way in ("matmul", "sparse"))
     one, other = (trace.explain(target=(0, 1)) for trace in (dense, sparse))
     torch.testing.assert_close(one.relevance, other.relevance)
-    x, pairs = features(), EDGES.unique(dim=1)
+    x, pairs = features(), EDGES.unique(dim=1).contiguous()
     csr = torch.sparse_coo_tensor(pairs.flip(0), torch.ones(pairs.shape[1]).double(), (NODES, NODES)).to_sparse_csr()
     for layer in (geometric.GCNConv(3, 2), geometric.SAGEConv(3, 2, aggr="max"), geometric.SAGEConv(3, 2)):
         layer.double().eval()
         several = [
-            plrp.explain(lambda x, edges=edges: layer(x, edges).relu_(), x, samples=None, target=(2, 1)).relevance
+            plrp.explain(
+                lambda x, edges=edges, layer=layer: layer(x, edges).relu_(), x, samples=None, target=(2, 1)
+            ).relevance
             for edges in (pairs, csr, torch_geometric.EdgeIndex(pairs, sparse_size=(NODES, NODES)))
         ]
         for found in several[1:]:
@@ -432,7 +434,7 @@ def test_the_explainer_of_pytorch_geometric() -> None:
     found = explainer(x, EDGES)
     winner = int(model(x, EDGES).argmax())
     trace = plrp.trace(lambda x: model(x, EDGES), x, samples=None)
-    expected = plrp.graphs.relevance(trace, EDGES, target=(0, winner))
+    expected = plrp.graphs.relevance(trace, EDGES, target=lambda output: output[0, winner] - output.mean())
     torch.testing.assert_close(found.node_mask[:, 0], expected.nodes, atol=1e-6, rtol=1e-5)  # by ε
     torch.testing.assert_close(found.edge_mask, expected.edges, atol=1e-6, rtol=1e-5)
     explainer = Explainer(model, plrp.graphs.PLRPExplainer(), **settings)
@@ -440,5 +442,8 @@ def test_the_explainer_of_pytorch_geometric() -> None:
     assert float(masks.node_mask.min()) >= 0
     assert float(masks.node_mask.max()) == float(masks.edge_mask.max()) == 1
     assert all(0 <= number <= 1 for number in (*fidelity(explainer, masks), unfaithfulness(explainer, masks)))
+    with torch.no_grad():
+        model.net.head.weight.copy_(-model.net.head.weight.abs())  # all logits are negative: the winner has evidence
+    assert float(model(x, EDGES).max()) < 0 < float(explainer(x, EDGES).edge_mask.sum())
     with pytest.raises(ValueError, match="graphs of one kind of nodes"):
         explainer.algorithm(model, {"a": x}, EDGES, target=torch.tensor([0]))

@@ -137,6 +137,8 @@ def run(arguments: argparse.Namespace) -> int:
         tell(made)
     if isinstance(arguments.out, Path):
         if arguments.subspaces:
+            import numpy as np
+
             np.savez(arguments.out / "subspaces.npz", bases=made.bases, held=made.held)
         rows = exemplars.table()
         write_csv(arguments.out / "channels.csv", list(rows[0]), [list(row.values()) for row in rows])

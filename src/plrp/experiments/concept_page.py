@@ -36,7 +36,7 @@ def render_concepts(
     for layer in exemplars:
         body += _classes(exemplars, layer, categories)
         body += _prototypes(exemplars, layer, inputs)
-    lead = "What the channels of a network stand for, by the inputs that gave them most relevance."
+    lead = f"What the {unit}s of a network stand for, by the inputs that gave them most relevance."
     return page("Concepts", lead, body)
 
 
@@ -72,8 +72,8 @@ def _prototypes(exemplars: Exemplars, layer: str, inputs: NumberedInputs) -> str
     outliers = "".join(_thumbnail(inputs, sample) for sample in ways.outliers(4))
     return section(
         f"Prototypes in {layer}",
-        "<p>Gaussian components over what the channels received of each input (its shares of relevance): the typical "
-        "ways in which the network used this layer, each with the input nearest to its centre.</p>",
+        f"<p>Gaussian components over what the {exemplars.unit}s received of each input (its shares of relevance): the "
+        "typical ways in which the network used this layer, each with the input nearest to its centre.</p>",
         table(["typical input", "name", "inputs", f"strongest {exemplars.unit}s"], rows),
         f"<p>Inputs that fit none of them, the outliers:</p><div class='grid'>{outliers}</div>",
     )

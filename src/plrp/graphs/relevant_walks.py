@@ -105,8 +105,8 @@ class Descent:
     def ladder(self) -> tuple[Tensor, list[Steps]]:
         """The relevance (nodes, neurons) with which walks begin, and the steps from place to place, top down.
 
-        Beside the neurons of its place a node holds those of lower places, whose relevance goes around the layers between
-        and stays at the node. Neurons that no relevance reaches are left out.
+        Beside the neurons of its place a node holds those of lower places, whose relevance goes around the layers
+        between and stays at the node. Neurons that no relevance reaches are left out.
         """
         ends = [0, *accumulate(self.rows(place, None).shape[1] for place in self.places)]
         live = (begun := torch.cat(self.begun, 1)).any(0).nonzero()[:, 0]
@@ -247,7 +247,9 @@ class _Search:
         self.bounds = [self.start.new_ones(len(self.start), lowest)]  # u of each place, (nodes, neurons)
         for steps in self.ladder:
             brings = [torch.einsum("jkf,jf->jk", block.abs(), self.bounds[-1][reached]) for reached, block in steps]
-            self.bounds.append(torch.stack([torch.cat([each, each.new_zeros(1, each.shape[1])]).amax(0) for each in brings]))
+            self.bounds.append(
+                torch.stack([torch.cat([each, each.new_zeros(1, each.shape[1])]).amax(0) for each in brings])
+            )
 
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], float]]:
         number = count()
