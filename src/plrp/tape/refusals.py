@@ -116,6 +116,11 @@ def _no_tensor(x: Any) -> str:
             f"a {kind}, not a tensor: give the one that is explained, and take the rest in a function, for example "
             f"`plrp.explain(lambda x: model({first}=x), batch[{first!r}], …)`."
         )
+    if hasattr(x, "edge_stores"):  # of PyTorch Geometric, which the core does not import
+        return (
+            f"a {kind}, not a tensor: give the features (of each kind of nodes, in a tuple), and take the edges in a "
+            "function, for example `plrp.explain(lambda x: model(x, data.edge_index), data.x, samples=None, …)`."
+        )
     return f"a {kind}, not a tensor; convert it with `torch.as_tensor`."
 
 

@@ -358,6 +358,8 @@ def _moved(given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[in
         places: list[Any] = [...][: len(chosen)] if samples is None else list(chosen)
         for place in [samples.vectors[which] == n for n in chosen] if isinstance(samples, Groups) else places:
             sample = changed[place]
+            if not sample.numel():  # a graph without edges, say
+                continue
             if x.is_floating_point():
                 changed[place] = move(sample, generator)
             elif len(given) == 1 or not bool((sample <= 1).all()):  # else a mask of 0 and 1, which stays

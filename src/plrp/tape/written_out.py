@@ -24,6 +24,8 @@ def written_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], de
     steps = _FUSED.get(function)
     if steps is not None:
         return steps
+    if function in _SPARSE and len(args) > 1 and args[0].layout is not torch.strided and not depends(args[0]):
+        return sparse_product
     if function in STEPS:
         return partial(STEPS[function], depends)
     product = _PRODUCTS.get(function)
@@ -118,6 +120,15 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     return product if bias is None else product + bias
 
 
+def sparse_product(a: Tensor, b: Tensor, reduce: str = "sum") -> Tensor:
+    """A sparse constant, a graph's edges, times b: the terms of each row added up, or reduced otherwise."""
+    entries = a.detach().to_sparse_coo().coalesce()
+    terms = entries.values().view(-1, *[1] * (b.dim() - 1)) * b[entries.indices()[1]]
+    rows = entries.indices()[0].view(-1, *[1] * (b.dim() - 1)).expand_as(terms)
+    how = {"max": "amax", "min": "amin"}.get(reduce, reduce)
+    return b.new_zeros(a.shape[0], *b.shape[1:]).scatter_reduce(0, rows, terms, how, include_self=False)
+
+
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · Wᵀ + b, where W depends on the input."""
     product = input @ weight.transpose(-1, -2)
@@ -171,6 +182,8 @@ _FUSED: dict[Any, Callable[..., Any]] = {
         if (function := getattr(place, name, None)) is not None
     },
 }
+
+_SPARSE = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.mv, Tensor.mv, torch.sparse.mm)
 
 # Written out where each of these factors (by position or name) depends on the input.
 _PRODUCTS: dict[Any, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...]]] = {
