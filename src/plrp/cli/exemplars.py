@@ -126,13 +126,14 @@ def run(arguments: argparse.Namespace) -> int:
         )
     quiet = arguments.quiet
     how = {"show_progress": False if quiet else None, "say": lambda text: say(f"plrp: {text}", quiet)}
+    made: Subspaces | None = None
     execution = Execution(workers=arguments.workers, engine=engine, **how)
     if arguments.subspaces:
         with usage():
-            made: Subspaces | None = search_subspaces(search, execution, arguments.subspaces, arguments.count, arguments.dimensions)
-        exemplars = made.exemplars
+            found = search_subspaces(search, execution, arguments.subspaces, arguments.count, arguments.dimensions)
+        made, exemplars = found, found.exemplars
     else:
-        made, exemplars = None, run_search(search, execution, gather)
+        exemplars = run_search(search, execution, gather)
     if not quiet:
         tell(made or exemplars)
     if isinstance(arguments.out, Path):
