@@ -447,3 +447,25 @@ def test_the_explainer_of_pytorch_geometric() -> None:
     assert float(model(x, EDGES).max()) < 0 < float(explainer(x, EDGES).edge_mask.sum())
     with pytest.raises(ValueError, match="graphs of one kind of nodes"):
         explainer.algorithm(model, {"a": x}, EDGES, target=torch.tensor([0]))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_walks_name_nodes_and_not_their_ranks(descending: bool) -> None:
+    """A sort is a gather with these places, whose walks are those of the graph before it."""
+    net, x, edges = net_of("adds first"), features(), torch.eye(NODES, dtype=torch.float64)
+    edges[EDGES[1], EDGES[0]] = 1
+    first, second = (layer.linear for layer in net.layers)
+    order = (edges @ first(x)).relu().argsort(0, descending=descending).detach()
+
+    def walks_of(between: Callable[[Tensor], Tensor]) -> dict[tuple[int, ...], float]:
+        def model(x: Tensor) -> Tensor:
+            h = between((edges @ first(x)).relu())
+            return net.head((edges @ second(h)).relu().sum(0, keepdim=True))
+
+        trace = plrp.trace(model, x, samples=None)
+        found = plrp.graphs.walks(trace, target=(0, 1), composite=composite(0.0), top=200)
+        return dict(zip(found.nodes, found.relevance.tolist(), strict=True))
+
+    expected = walks_of(lambda h: h.gather(0, order))
+    assert len(expected) > NODES
+    assert walks_of(lambda h: h.sort(0, descending=descending).values) == pytest.approx(expected)

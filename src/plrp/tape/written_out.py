@@ -103,7 +103,9 @@ def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The dot product of two normalised vectors, their lengths held constant."""
-    return (F.normalize(x1, dim=dim, eps=eps) * F.normalize(x2, dim=dim, eps=eps)).sum(dim)
+    shape = torch.broadcast_shapes(x1.shape, x2.shape)
+    unit = partial(F.normalize, dim=dim, eps=eps)
+    return (unit(x1.expand(shape)) * unit(x2.expand(shape))).sum(dim)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
