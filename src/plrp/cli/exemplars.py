@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, then draw."""
     check_composite(arguments.composite)
     engine = cluster_of(arguments)
-    from plrp.concepts.relevant_subspaces import search_subspaces
+    from plrp.concepts.relevant_subspaces import Subspaces, search_subspaces
     from plrp.concepts.search import POSITIONS, PhotographSearch, gather, run_search
     from plrp.files import write_csv
     from plrp.runs.work import Execution
@@ -126,17 +126,18 @@ def run(arguments: argparse.Namespace) -> int:
         )
     quiet = arguments.quiet
     how = {"show_progress": False if quiet else None, "say": lambda text: say(f"plrp: {text}", quiet)}
+    made: Subspaces | None = None
     execution = Execution(workers=arguments.workers, engine=engine, **how)
     if arguments.subspaces:
         with usage():
-            made = search_subspaces(search, execution, arguments.subspaces, arguments.count, arguments.dimensions)
-        exemplars = made.exemplars
+            found = search_subspaces(search, execution, arguments.subspaces, arguments.count, arguments.dimensions)
+        made, exemplars = found, found.exemplars
     else:
-        made = exemplars = run_search(search, execution, gather)
+        exemplars = run_search(search, execution, gather)
     if not quiet:
-        tell(made)
+        tell(made or exemplars)
     if isinstance(arguments.out, Path):
-        if arguments.subspaces:
+        if made is not None:
             import numpy as np
 
             np.savez(arguments.out / "subspaces.npz", bases=made.bases, held=made.held)
