@@ -16,7 +16,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .ablation import Ablation, Answer, fills_from, keeping, passes, planned, pruned_sites, strongest
+from .ablation import (
+    CURVE,
+    Ablation,
+    Answer,
+    Curve,
+    curve,
+    fills_from,
+    keeping,
+    passes,
+    planned,
+    pruned_sites,
+    strongest,
+)
 from .explanation import Explanation, Survivors, explain_trace
 from .progress import progress
 from .pruning import Site
@@ -29,7 +41,7 @@ from .tape.trace import Trace, record
 from .tape.values import Value, tensors_in
 from .targets import as_target, start
 
-__all__ = ["Circuit", "Edge", "Kept", "Neuron"]
+__all__ = ["Circuit", "Curve", "Edge", "Kept", "Neuron"]
 
 SCORE = "score"  # the layer of the node at which relevance starts
 DRAWS = 5  # random circuits, or samples that stand in, over which a figure is a mean
@@ -73,6 +85,7 @@ class Circuit:
     - `neurons`: by pruned tensor (named by the layers that read it), with their relevance, strongest first;
     - `sizes`: how many neurons each of these tensors has (its `shapes`), and `active`: how many are not zero;
     - `kept`: the rest of the prediction when only they are left, beside other choices of as many neurons per tensor;
+    - `curves()`: CPR and CMD, with the curve behind them, beside those of other rankings;
     - `edges()`: the relevance they hand to one another; `plot()`, `to_networkx()` and `to_dot()` show it;
     - `run(inputs)`: the model with everything else ablated.
     """
@@ -99,11 +112,13 @@ class Circuit:
         self.layers = [site.name for site in sites]
         self.shapes = {site.name: _own_shape(site.value) for site in sites}
         self._masks: dict[str, Tensor] = {}  # (1, neurons of the tensor)
+        self._relevance: dict[str, Tensor] = {}  # its size, likewise
         self.neurons: dict[str, Survivors] = {}
         for site in sites:
             relevance = relevance_at(explanation, site)
             relevance = relevance.clamp(min=0) if positive else relevance
             self._masks[site.name] = relevance != 0
+            self._relevance[site.name] = relevance.abs()
             self.neurons[site.name] = Survivors.of(relevance[0], self.shapes[site.name])
         fills = fills_from(trace, sites, ablate, data, draws, seed, batch_size)
         begin = start(trace.now, self.target, explanation.score.dtype)
@@ -148,6 +163,22 @@ class Circuit:
                 step(1)
         shares["nothing"] = kept(nothing)
         return shares
+
+    def curves(self, shares: Sequence[float] = CURVE) -> dict[str, Curve]:
+        """f over k, CPR and CMD (see `Curve`) of this explanation's ranking and of the others of `kept`.
+
+        k counts the neurons of all pruned tensors together. Neurons are ranked by the size of their relevance (with
+        `positive`, by their relevance); those without any come last, so beyond the survivors they fill up in their
+        order.
+        """
+        own = [self._relevance[site.name] for site in self._sites]
+        rankings = {"this circuit": lambda _: own, **self._rankings()}
+        with progress("ablating", len(rankings), transient=True) as step:
+            found = {}
+            for name, make in rankings.items():
+                found[name] = curve(self._ablation, make(0), shares)
+                step(1)
+        return found
 
     def _rankings(self) -> dict[str, Callable[[int], list[Tensor]]]:
         """Other ways to choose neurons: (draw) → ranks of each tensor (1, neurons)."""
