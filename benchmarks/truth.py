@@ -278,6 +278,7 @@ def main() -> None:
     parser.add_argument("--finals", type=int, default=8, help="how many settings go on to the finals (8; 0: no finals)")
     parser.add_argument("--samples", type=int, default=0, help="cases in the finals (as the network says, mostly 100)")
     parser.add_argument("--flips", type=float, default=math.inf, help="how many of them with flipping curves (all)")
+    parser.add_argument("--parts", nargs="+", choices=("screen", "flip"), default=["screen", "flip"], help="of finals")
     parser.add_argument(
         "--only", type=part_of, default=slice(None), metavar="FIRST:END:STEP",
         help="of the finals' cases, with a copy of --out for each: shares out the work",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,10 @@ import torch
 from torch import Tensor, fx, nn
 
 import plrp
+from plrp import pruning as cutting
 from plrp.composites import is_any, is_conv
+from plrp.ledger import signed_mass
+from plrp.pruning import Cut, Site, signed_parts, threshold
 from plrp.rules import Centred, Epsilon, Flat, Gamma, Rule
 from truth_networks import MEAN, STD, Case, VisionTransformer
 
@@ -96,6 +100,8 @@ THINNED: dict[str, plrp.Pruning | None] = {
 """The prunings of differences to a reference; `DIFFERENCES` says which are tried where."""
 BY_DEPTH = {f"λ {p}, {where}": (p, where == "more above") for p in (0.1, 0.2) for where in ("more above", "more below")}
 """p that grows (or falls) evenly from 0 to twice this share, from the lowest pruned tensor to the highest."""
+NEARBY = {f"λ {p}, per 50 bases": p for p in (0.1, 0.2, 0.3)}
+"""A threshold for each stretch of 50 positions, so that a weak signal far off is not measured by a strong one."""
 LAMBDA, M_SIGN = ("λ 0.05", "λ 0.1", "λ 0.2", "λ 0.3"), ("M± 0.05", "M± 0.1")
 ALL = ("LRP", *LAMBDA, *M_SIGN)
 DEEP = {"sequences": ("epsilon-gamma", "rescale against zeros"), "images": (), "attention": (), "hybrids": ()}
@@ -179,7 +185,7 @@ def methods(kind: str) -> list[Method]:
     ]
     for composite in DEEP[kind]:
         name, _, reference = composite.partition(" against ")
-        found += [Method(name, pruning, reference or None) for pruning in BY_DEPTH]
+        found += [Method(name, pruning, reference or None) for pruning in (*BY_DEPTH, *NEARBY)]
     return [*found, *(Method(peer) for peer, (kinds, _) in PEERS.items() if kind in kinds)]
 
 
@@ -194,6 +200,8 @@ def pruning_of(name: str, trace: plrp.Trace) -> plrp.Pruning | None:
             for op in site.readers
         }
         return plrp.Pruning(p, unit="neuron", layers=layers)
+    if name in NEARBY:
+        return plrp.Pruning(NEARBY[name], unit="neuron")
     return THINNED[name] if name in THINNED else PRUNINGS[name]
 
 
@@ -329,6 +337,36 @@ PEERS: dict[str, tuple[tuple[str, ...], Callable[[nn.Module, Case], Tensor]]] = 
 }
 
 
+@contextmanager
+def per_stretch(width: int = 50) -> Iterator[None]:
+    """Within this block, maps over a sequence are cut by a threshold for each stretch of `width` positions."""
+
+    def decide(relevance: Tensor, site: Site, how: plrp.Pruning) -> Cut:
+        whole = usual(relevance, site, how)
+        if relevance.dim() != 3 or site.channel_axis != 1:
+            return whole
+        batch, channels, length = relevance.shape
+        padded = nn.functional.pad(relevance, (0, -length % width)).unflatten(2, (-1, width)).transpose(1, 2)
+        parts = signed_parts(padded.flatten(0, 1).flatten(1))  # (batch · stretches, channels · width)
+        stays = torch.zeros_like(parts[0], dtype=torch.bool)
+        for part, p in zip(parts, site.shares, strict=True):
+            stays |= part > threshold(part, p)[:, None]
+        stays = stays.view(batch, -1, channels, width).transpose(1, 2).flatten(2)[..., :length]
+        rows, stays = site.value.samples.rows(relevance), site.value.samples.rows(stays)
+        surviving = torch.where(stays, rows, 0.0)
+        counts = rows.count_nonzero(1), surviving.count_nonzero(1)
+        zero = torch.zeros_like(whole.theta[0])
+        return Cut((zero, zero), signed_mass(rows), signed_mass(surviving), counts, stays)
+
+    usual = cutting.decide
+    cutting.decide = decide
+    try:
+        with plrp.plain_walk():
+            yield
+    finally:
+        cutting.decide = usual
+
+
 REFERENCES: dict[str, Any] = {"ten orders of its bases": ten_orders}
 COMPOSITES_AGAINST: dict[str, Callable[[], plrp.Composite]] = {
     "rescale": lambda: plrp.composite("rescale"),
@@ -359,7 +397,8 @@ class Traces:
         against = method.reference is not None
         composite = COMPOSITES_AGAINST[method.name]() if against else COMPOSITES[method.name][1](self.kind)
         pruning = pruning_of(method.pruning, trace)
-        return trace.explain(target=self.case.target, composite=composite, pruning=pruning).relevance
+        with per_stretch() if method.pruning in NEARBY else nullcontext():
+            return trace.explain(target=self.case.target, composite=composite, pruning=pruning).relevance
 
     @staticmethod
     def passes(method: Method) -> int:
