@@ -133,7 +133,8 @@ def tables(measured: Mapping[str, Rows]) -> str:
     kept = {name: fair(measured[name], network.kind) for name, network in NETWORKS.items()}
     lines: list[str] = []
     for kind, title in (("images", "Photographs"), ("sequences", "DNA")):
-        names = [name for name, network in NETWORKS.items() if network.kind == kind and kept[name]]
+        found = {name: len(by_method(kept[name], "screen")) for name, n in NETWORKS.items() if n.kind == kind}
+        names = [name for name, count in found.items() if count > max(found.values()) / 2]  # not those with few rows
         if len(names) > 1:
             lines += [f"## {title}: all networks", "", *overview(kept, names), ""]
     for name, network in NETWORKS.items():
@@ -151,7 +152,10 @@ def tables(measured: Mapping[str, Rows]) -> str:
                     "",
                 ]
             lines += [*own_table(kept[name], DEFAULT[network.kind]), ""]
-            lines += references(measured[name], network.kind)
+            beside = beside_references(measured[name], network.kind)
+            if by_method(beside, "screen").keys() - by_method(kept[name], "screen").keys():
+                lines += ["Against references, on the cases that all these rows have:", ""]
+                lines += [*own_table(beside, DEFAULT[network.kind]), ""]
             lines += [f"{shown(method)} did not run: {why}" for method, why in errors.items()] + [""] * bool(errors)
     lines += ["## How sparse without loss?", "", *sparse(measured), ""]
     missing = [network.title for name, network in NETWORKS.items() if not kept[name]]
@@ -208,14 +212,6 @@ def own_table(rows: Rows, default: str) -> list[str]:
     return lines
 
 
-def references(rows: Rows, kind: str) -> list[str]:
-    """The rows against references, with those they are to be compared with, on the cases that all of them have."""
-    kept = beside_references(rows, kind)
-    if not kept:
-        return []
-    return ["Against references, on the cases that all these rows have:", "", *own_table(kept, DEFAULT[kind]), ""]
-
-
 def beside_references(rows: Rows, kind: str) -> Rows:
     """Explanations of differences, the default with its prunings, and peers, on the cases that all of them have."""
     default = DEFAULT[kind].partition(" | ")[0]
@@ -239,40 +235,54 @@ SPARSE = 0.95
 def sparse(measured: Mapping[str, Rows]) -> list[str]:
     """Where a Gini index above 0.95 is reached: of each network the best such row with and without a reference.
 
-    Its loss is told against the same explanation unpruned; where no row is so sparse, the sparsest stands there.
+    Its loss is told against the same explanation unpruned, on the cases that both have; where no row is so sparse, the
+    sparsest stands there.
     """
-    lines = [
-        "| network | explanation | p = 0: agreement (Gini) | pruned | agreement (Gini) | difference | no loss beyond"
-    ]
-    lines[0] += " its interval |"
-    lines.append("|---" * 7 + "|")
+    heads = "network", "explanation", "p = 0: agreement (Gini)", "pruned", "agreement (Gini)", "difference"
+    lines = ["| " + " | ".join((*heads, "Gini > 0.95, no loss beyond its interval")) + " |", "|---" * 7 + "|"]
     for name, network in NETWORKS.items():
-        found = by_method(beside_references(measured[name], network.kind), "screen")
-        pairs = [
-            (label, f"{label.partition(' | ')[0]} | LRP")
-            for label in found
-            if " | " in label and not label.endswith(" | LRP")
-        ]
+        found = by_method(measured[name], "screen")
+        known = {method.label for method in methods(network.kind)}
         for against in (False, True):
-            chosen = [p for p in pairs if (" against " in p[0]) == against and p[1] in found]
-            if not chosen:
-                continue
-            enough = [p for p in chosen if mean(found[p[0]], "gini") > SPARSE]
-            pruned, whole = (
-                max(enough, key=lambda p: faithfulness(found[p[0]]))
-                if enough
-                else max(chosen, key=lambda p: mean(found[p[0]], "gini"))
-            )
-            differences = apart(found[pruned], found[whole])
-            verdict = "–" if not enough or len(differences) < 2 else "yes" if interval(differences)[2] >= 0 else "no"
-            at, before = (f"{faithfulness(found[m]):.2f} ({mean(found[m], 'gini'):.2f})" for m in (pruned, whole))
-            title = f"{network.title}, n = {len(differences)}"
-            explanation, _, how = shown(pruned).rpartition(", ")
-            lines.append(
-                f"| {title} | {explanation} | {before} | {how} | {at} | {signed(differences)} | "
-                f"{verdict if enough else f'{verdict} (no row above {SPARSE})'} |"
-            )
+            pairs = []
+            for label in (m for m in found if m in known and (" against " in m) == against and " | " in m):
+                whole = f"{label.partition(' | ')[0]} | LRP"
+                if label != whole and whole in found:
+                    cases = {row["case"] for row in found[label]} & {row["case"] for row in found[whole]}
+                    pairs.append([[r for r in found[m] if r["case"] in cases] for m in (label, whole)])
+            most = max((len(pruned) for pruned, _ in pairs), default=0)
+            pairs = [pair for pair in pairs if len(pair[0]) >= max(2, min(most, 20))]
+            if pairs:
+                lines.append(f"| {network.title}, n = {' | '.join(sparsest(pairs))} |")
     return lines
+
+
+def sparsest(pairs: Sequence[Sequence[Rows]]) -> list[str]:
+    """The cells of `sparse`, of pairs of rows pruned and not: n, explanation, before, pruning, after, loss, verdict."""
+    enough = [pair for pair in pairs if mean(pair[0], "gini") > SPARSE]
+    pruned, whole = (
+        max(enough, key=lambda pair: faithfulness(pair[0]))
+        if enough
+        else max(pairs, key=lambda pair: mean(pair[0], "gini"))
+    )
+    differences = apart(pruned, whole)
+    if interval([agreement(row) for row in whole])[1] <= 0:
+        verdict = "nothing to lose: no agreement at p = 0"
+    elif not enough:
+        verdict = f"not reached: {mean(pruned, 'gini'):.2f}"
+    else:
+        verdict = "**yes**" if interval(differences)[2] >= 0 else "no"
+    at, before = (f"{faithfulness(rows):.2f} ({mean(rows, 'gini'):.2f})" for rows in (pruned, whole))
+    explanation = shown(whole[0]["method"]).removesuffix(", LRP")
+    return [
+        str(len(pruned)),
+        explanation,
+        before,
+        pruned[0]["method"].partition(" | ")[2],
+        at,
+        signed(differences),
+        verdict,
+    ]
 
 
 def shown(label: str) -> str:

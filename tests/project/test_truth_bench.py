@@ -98,8 +98,11 @@ def test_rows_against_references_have_a_table_and_a_verdict() -> None:
     assert {default, pruned, "DeepLIFT"} <= {r["method"] for r in kept} < {r["method"] for r in found}
     measured = {name: found if name == "splice" else [] for name in truth_networks.NETWORKS}
     verdicts = truth_page.sparse(measured)[2:]
-    assert [line.split(" | ")[-1] for line in verdicts] == ["no |", "yes |"]
+    assert [line.split(" | ")[-1] for line in verdicts] == ["no |", "**yes** |"]
     assert "| λ 0.1 | 0.56 (0.96) |" in verdicts[1]
+    measured = {"splice": [r | {"spearman": 0.0, "pearson": 0.0} for r in found]}
+    verdicts = truth_page.sparse({name: measured.get(name, []) for name in truth_networks.NETWORKS})[2:]
+    assert all("no agreement at p = 0" in line for line in verdicts)
     assert truth_page.beside_references([row(0, default)], "sequences") == []
 
 
