@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import plrp
-from plrp.ledger import conservation
+from plrp.ledger import BOOKED
 from truth import MEASURED, ROOT
 from truth_methods import with_modules
 from truth_networks import NETWORKS, Case
@@ -43,10 +43,12 @@ def books(explanation: plrp.Explanation) -> dict[str, float]:
     relevance: Tensor = explanation.relevance
     mass, score = float(relevance.double().abs().sum()), float(explanation.score.double()[0])
     largest = max(abs(float(row[name])) for row in explanation.ledger for name in NOTHING)
+    missing = float(relevance.double().sum()) - score
+    booked = sum(sign * float(row[name]) for row in explanation.ledger for name, sign in BOOKED.items())
     return {
-        "missing": abs(float(relevance.double().sum()) - score) / mass,
+        "missing": abs(missing) / mass,
         "booked": largest / mass,
-        "open": float(conservation(explanation.score, [relevance], explanation.ledger)),
+        "open": abs(missing - booked) / mass,
         "amplification": mass / abs(score),
     }
 

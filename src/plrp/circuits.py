@@ -153,7 +153,7 @@ class Circuit:
             return ablation.outcome(others, draw)
 
         shares = {"the model": kept(whole)}
-        rankings = self._rankings()
+        rankings = _rankings(self)
         with progress("ablating", len(rankings) + 1, transient=True) as step:
             shares["this circuit"] = kept(_mean([ablation.outcome(masks, draw) for draw in range(ablation.draws)]))
             step(1)
@@ -172,38 +172,13 @@ class Circuit:
         order.
         """
         own = [self._relevance[site.name] for site in self._sites]
-        rankings = {"this circuit": lambda _: own, **self._rankings()}
+        rankings = {"this circuit": lambda _: own, **_rankings(self)}
         with progress("ablating", len(rankings), transient=True) as step:
             found = {}
             for name, make in rankings.items():
                 found[name] = curve(self._ablation, make(0), shares)
                 step(1)
         return found
-
-    def _rankings(self) -> dict[str, Callable[[int], list[Tensor]]]:
-        """Other ways to choose neurons: (draw) → ranks of each tensor (1, neurons)."""
-        ablation, activations = self._ablation, self._ablation.activations()
-
-        def sized(ranks: list[Tensor]) -> list[Tensor]:
-            return ranks if self.positive else [rank.abs() for rank in ranks]
-
-        plain = explain_trace(self._trace, Request(target=self.target, composite=self.composite, layers=True))
-        relevance = sized([relevance_at(plain, site) for site in ablation.sites])
-        products = sized([g * a for g, a in zip(ablation.gradients(), activations, strict=True)])
-        size = [a.abs() for a in activations]
-
-        def random(draw: int) -> list[Tensor]:
-            generator = torch.Generator().manual_seed(self._seed + draw)
-            numbers = (torch.rand(a.shape, generator=generator).to(a.device) for a in activations)
-            return [n * (a != 0) for n, a in zip(numbers, activations, strict=True)]
-
-        by_gradient = "gradient × activation" if self.positive else "|gradient × activation|"
-        return {
-            "LRP": lambda _: relevance,
-            by_gradient: lambda _: products,
-            "|activation|": lambda _: size,
-            "random": random,
-        }
 
     def run(self, inputs: Any = None) -> Any:
         """The model's output with all but this circuit's neurons ablated: for its own input, or for others.
@@ -335,6 +310,32 @@ class Circuit:
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(_title(self)).replace(chr(10), '<br>')}</p>{render_html(self.HEADER, _table(self.kept))}"
+
+
+def _rankings(circuit: Circuit) -> dict[str, Callable[[int], list[Tensor]]]:
+    """Other ways to choose neurons: (draw) → ranks of each tensor (1, neurons)."""
+    ablation, activations = circuit._ablation, circuit._ablation.activations()
+
+    def sized(ranks: list[Tensor]) -> list[Tensor]:
+        return ranks if circuit.positive else [rank.abs() for rank in ranks]
+
+    plain = explain_trace(circuit._trace, Request(target=circuit.target, composite=circuit.composite, layers=True))
+    relevance = sized([relevance_at(plain, site) for site in ablation.sites])
+    products = sized([g * a for g, a in zip(ablation.gradients(), activations, strict=True)])
+    size = [a.abs() for a in activations]
+
+    def random(draw: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(circuit._seed + draw)
+        numbers = (torch.rand(a.shape, generator=generator).to(a.device) for a in activations)
+        return [n * (a != 0) for n, a in zip(numbers, activations, strict=True)]
+
+    by_gradient = "gradient × activation" if circuit.positive else "|gradient × activation|"
+    return {
+        "LRP": lambda _: relevance,
+        by_gradient: lambda _: products,
+        "|activation|": lambda _: size,
+        "random": random,
+    }
 
 
 def circuit_of(
