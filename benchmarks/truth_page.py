@@ -222,7 +222,7 @@ def beside_references(rows: Rows, kind: str) -> Rows:
         if m.reference is not None or m.name == default or m.pruning is None
     }
     counts = [len(cases) for label, cases in wanted.items() if " against " in label and cases]
-    if not counts:
+    if not counts or statistics.median_low(counts) < 2:  # one case says nothing about a difference
         return []
     ready = {label: cases for label, cases in wanted.items() if len(cases) >= statistics.median_low(counts)}
     shared = set.intersection(*ready.values())
