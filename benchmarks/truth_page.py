@@ -407,7 +407,7 @@ def draw_references(measured: Mapping[str, Rows], file: Path) -> None:
         axis.set_ylabel("agreement, mean of ρ and r", fontsize=8, color=FAINT)
     handles = [Line2D([], [], color=INK, marker="o", markersize=5, label="LRP, the default")]
     handles += [Line2D([], [], color=c, marker="o", markersize=5, label=k) for k, c in colours.items()]
-    styles = {"by token": "--", "M±": ":"}
+    styles = {"by position": "--", "M±": ":"}
     handles += [Line2D([], [], color=INK, linestyle=style, label=label) for label, style in styles.items()]
     handles += [Line2D([], [], color=FAINT, marker="x", linestyle="", label="Captum's DeepLIFT")]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=7.5, frameon=False)
