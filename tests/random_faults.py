@@ -265,10 +265,14 @@ def hidden_number(m: Maker, h: int) -> tuple[int, bool]:
 
 
 def sum_with_constant(r: Tensor, z: Tensor, inputs: Sequence[Tensor]) -> list[Tensor | None]:
-    """In proportion; but a constant that is zero where it is no mask is passed."""
-    term = inputs[1]
-    masks = bool(((term == 0) | (term <= -100)).all())
-    return (to_signal() if masks else proportional(torch.add))(r, z, inputs)
+    """In proportion; but where the constant is zero the signal takes all, and beside masks everywhere."""
+    term = inputs[1].expand_as(z)
+    zero = term == 0
+    if bool((zero | (term <= -100)).all()):
+        return to_signal()(r, z, inputs)
+    part, *others = proportional(torch.add)(r.masked_fill(zero, 0.0), z, inputs)
+    assert part is not None
+    return [part + r * zero, *others]
 
 
 def sum_with_constant_if_large(r: Tensor, z: Tensor, inputs: Sequence[Tensor]) -> list[Tensor | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -161,6 +162,20 @@ def test_a_gate_after_a_shift_stays_one_and_the_shift_takes_its_share() -> None:
         for phi in (F.silu, lambda h: h * h.sigmoid())
     ]
     torch.testing.assert_close(*maps)
+
+
+def test_a_logarithm_of_a_sigmoid_is_no_gate_but_may_have_one() -> None:
+    """h · σ(h) of h = log σ(z): relevance goes to h, whose value at 0 takes its share."""
+    z = torch.tensor([[-1.5, -0.4, 0.7, 2.0]], dtype=torch.float64)
+    eye = torch.eye(4, dtype=torch.float64)
+
+    def gated(x: Tensor) -> Tensor:
+        h = F.logsigmoid(x @ eye)
+        return (h * (1.5 * h).sigmoid()).sum(1, keepdim=True)
+
+    found = plrp.explain(gated, z, target=0, composite="epsilon").relevance
+    expected = (1.5 * F.logsigmoid(z)).sigmoid() * (F.logsigmoid(z) + math.log(2))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_product_of_functions_that_is_not_finite_at_zero_is_refused() -> None:
@@ -586,6 +601,14 @@ def by_mean(z: Tensor) -> Tensor:
     return z.exp() / z.exp().mean(-1, keepdim=True)
 
 
+def by_average(z: Tensor) -> Tensor:
+    return z.exp() / F.adaptive_avg_pool1d(z.exp()[:, None], 1)[:, 0]
+
+
+def of_squares(z: Tensor) -> Tensor:
+    return z.exp() ** 2 / (z.exp() ** 2).sum(-1, keepdim=True)
+
+
 def of_expm1(z: Tensor) -> Tensor:
     e = z.expm1() + 1
     return e / e.sum(-1, keepdim=True)
@@ -599,7 +622,8 @@ def beside_a_zero(z: Tensor) -> Tensor:
     return z.exp() / (1 + z.exp().sum(-1, keepdim=True))
 
 
-OTHERS = [masked, over_two_axes, of_base_2, scaled, by_mean, of_expm1, scaled_and_normalized, beside_a_zero]
+OTHERS = [masked, over_two_axes, of_base_2, scaled, by_mean, by_average, of_squares, of_expm1, scaled_and_normalized]
+OTHERS += [beside_a_zero]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

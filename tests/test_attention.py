@@ -199,6 +199,12 @@ def test_a_score_of_two_towers_gives_each_dimension_of_both_its_share(name: str,
         assert oracles.relative_difference(relevance, expected) < 1e-9
 
 
+def test_vectors_of_a_cosine_are_widened_before_they_are_normalised() -> None:
+    a, one = pair((2, 4), (2, 4))[0], torch.ones(1, 1, dtype=torch.float64)
+    found = plrp.explain(lambda x: F.cosine_similarity(x, one)[:, None], a, target=0, composite="epsilon")
+    torch.testing.assert_close(found.relevance, a / a.norm(dim=1, keepdim=True) / 2, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("function", [lambda a, b: a @ b.mT, lambda a, b: F.silu(a) * b, lambda a, b: a * b])
 def test_other_composites_refuse_a_product_and_name_those_that_have_a_rule(function: Any) -> None:
     a, b = pair((2, 3, 4), (2, 3, 4))

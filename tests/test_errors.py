@@ -156,6 +156,16 @@ ADVICE = {  # what the refusal of a step says, and what it must not say
         r"takes some samples out of the batch.*whole batch at once",
         "rules=|mixes",
     ),
+    "a layer on a row at a time": (
+        lambda h: torch.stack([torch.ones(6, 6) @ row for row in h]),
+        r"takes some samples out of the batch.*whole batch at once",
+        "rules=|mixes|batch axis",
+    ),
+    "a layer on a map at a time": (
+        lambda h: torch.stack([F.conv1d(row[None], torch.ones(1, 1, 1))[0] for row in h]),
+        r"mixes the samples.*one sample at a time",
+        "rules=|The input has no batch axis",
+    ),
     "complex weights": (
         lambda h: (h.to(torch.complex64) @ torch.ones(6, 6, dtype=torch.complex64)).real,
         r"complex numbers.*real tensors",

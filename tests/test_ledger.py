@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import oracles
 import plrp
 from plrp import rules
-from plrp.ledger import Booking, Ledger
+from plrp.ledger import PRUNED, Booking, Ledger, averaged_ledgers, conservation, growth, growth_by_pruning
 
 EVERY_ROW = {
     "sample", "entry", "layer", "op", "rule", "mass_in_positive", "mass_in_negative", "mass_out_positive",
@@ -280,3 +281,133 @@ def test_survivors_of_an_unknown_layer_name_the_nearest():
     explanation = plrp.explain(model, x, pruning=plrp.Pruning(p=0.4))
     with pytest.raises((KeyError, ValueError), match="conv3,"):
         explanation.survivors("conv33")
+
+
+# --- summaries of a ledger, restated from its records -----------------------------------------------------------------
+
+ENTRIES = [("fc3", "linear"), ("fc3", "prune"), ("", "add"), ("fc2", "prune"), ("fc1", "prune"), ("", "mean")]
+BATCH = 4
+
+
+def drawn(seed: int, entries: list[tuple[str, str]] = ENTRIES, batch: int = BATCH) -> Ledger:
+    """A ledger of random numbers, many of them 0; some are tensors (batch,) and others floats."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def numbers() -> Tensor:
+        return torch.rand(batch, generator=generator) * (torch.rand(batch, generator=generator) > 0.4) * 2
+
+    ledger = Ledger(batch)
+    for layer, op in entries:
+        book = Booking()
+        book.bias, book.constant, book.epsilon, book.softmax = numbers(), numbers(), 0.5, numbers()
+        book.created, book.dropped, book.withheld, book.amplification = numbers(), numbers(), numbers(), numbers()
+        masses = {"mass_in": (numbers(), numbers()), "mass_out": (numbers(), numbers())}
+        cut = {name: numbers() for name in PRUNED} if op == "prune" else {}
+        ledger.add(layer=layer, op=op, rule="ε", book=book, **masses, **cut)
+    return ledger
+
+
+def of_sample(ledger: Ledger, sample: int, *ops: str) -> list[dict[str, Any]]:
+    return [row for row in ledger if row["sample"] == sample and (not ops or row["op"] in ops)]
+
+
+def size(row: dict[str, Any], side: str) -> float:
+    return float(row[f"mass_{side}_positive"] + row[f"mass_{side}_negative"])
+
+
+def words(row: dict[str, Any]) -> str:
+    place = f"'{row['layer']}'" if row["layer"] else row["op"]
+    return f"the pruned input of {place}" if row["op"] == "prune" else place
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_largest_growth_on_the_way_is_that_of_the_records(seed):
+    ledger = drawn(seed)
+    start, end = torch.tensor([0.1, 5.0, 0.3, 0.2]), torch.tensor([0.1, 4.0, math.nan, 0.0])
+    largest, names = ledger.largest_growth(start, end)
+    for sample in range(BATCH):
+        steps = [(words(row), size(row, side)) for row in of_sample(ledger, sample) for side in ("in", "out")]
+        reached, most, where = float(start[sample]), 1.0, "the output"
+        for name, mass in [*steps, ("the input", float(end[sample]))]:
+            mass = math.inf if math.isnan(mass) else mass
+            if mass > reached and mass / reached > most:
+                most, where = mass / reached, name
+            reached = max(reached, mass)
+        assert (float(largest[sample]), names[sample]) == (pytest.approx(reached), where)
+        expected = max(mass for _, mass in steps)
+        assert float(ledger.largest_mass()[sample]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_summary_of_pruned_tensors_is_that_of_their_records(seed):
+    ledger = drawn(seed)
+    cut, tied, flipped = ledger.pruned()
+    grown, where = growth_by_pruning(ledger)
+    for sample in range(BATCH):
+        rows = of_sample(ledger, sample, "prune")
+        assert float(cut[sample]) == pytest.approx(sum(max(r["p_positive"], r["p_negative"]) > 0 for r in rows) / 3)
+        assert float(tied[sample]) == pytest.approx(max(row["tied"] for row in rows))
+        pairs = [(row["flipped_mass"], size(row, "out")) for row in rows]
+        shares = [0.0 if not turned else turned / mass if mass else math.inf for turned, mass in pairs]
+        assert float(flipped[sample]) == pytest.approx(max(shares))
+        factors = [max(1.0, size(row, "out") / size(row, "in")) if size(row, "in") else 1.0 for row in rows]
+        assert float(grown[sample]) == pytest.approx(max(factors))
+        assert where[sample] == words(rows[factors.index(max(factors))])
+
+
+def test_a_ledger_without_pruned_tensors_says_so():
+    ledger = drawn(0, [("fc", "linear"), ("", "add")])
+    assert all(one.shape == (BATCH,) and bool(one.isnan().all()) for one in ledger.pruned())
+    grown, where = growth_by_pruning(ledger)
+    assert (grown.tolist(), where) == ([1.0] * BATCH, [""] * BATCH)
+
+
+def test_growth_is_one_where_there_was_nothing_or_less_is_left():
+    before, after = torch.tensor([0.0, 1.0, 2.0, 0.5]), torch.tensor([3.0, 3.0, 1.0, 0.6])
+    assert growth(before, after).tolist() == pytest.approx([1.0, 3.0, 1.0, 1.2])
+
+
+def test_the_ledger_of_a_batch_has_the_records_of_its_pieces():
+    parts = [drawn(0, batch=2), drawn(1, batch=3)]
+    parts[0]._rows[0]["absorbed_bias"] = 0.25  # a float in one piece, a tensor in the other
+    whole = Ledger.joined(parts)
+    assert len(whole) == len(parts[0]) + len(parts[1])
+    records = [row for sample in range(5) for row in of_sample(whole, sample)]
+    pieces = [(n + first, row) for first, part in zip((0, 2), parts, strict=True) for n in range(part.batch)
+              for row in of_sample(part, n)]  # fmt: skip
+    assert records == [{**row, "sample": sample} for sample, row in pieces]
+    with pytest.raises(ValueError, match="ran different operations for different pieces"):
+        Ledger.joined([parts[0], drawn(1, ENTRIES[:5])])
+    with pytest.raises(ValueError, match="ran different operations"):
+        Ledger.joined([parts[0], drawn(1, [*ENTRIES[:5], ("", "sum")])])
+
+
+def test_the_ledgers_against_references_have_a_mean_and_a_spread():
+    parts = [drawn(seed) for seed in range(3)]
+    mean, spread = averaged_ledgers(parts)
+    for statistic, ledger in ((torch.mean, mean), (lambda values: values.std(correction=0), spread)):
+        for row, *several in zip(ledger, *parts, strict=True):
+            for name, value in row.items():
+                each = [one[name] for one in several]
+                if isinstance(each[0], float):
+                    assert value == pytest.approx(float(statistic(torch.tensor(each).double())), abs=1e-9)
+                else:  # names, and columns that an entry does not have
+                    assert value == each[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_conservation_is_the_missing_mass_by_the_largest_on_the_way(seed):
+    ledger, score = drawn(seed), torch.tensor([0.5, -100.0, 2.0, 3.0])
+    inputs = [torch.rand(BATCH, 2, 3), torch.rand(BATCH)]
+    missing = conservation(score, inputs, ledger)
+    for sample in range(BATCH):
+        rows = of_sample(ledger, sample)
+        rest = float(score[sample]) - sum(float(relevance[sample].sum()) for relevance in inputs)
+        for row in rows:
+            rest += row["created"] - row["absorbed_bias"] - row["absorbed_constant"] - row["absorbed_epsilon"]
+            rest -= row["softmax"] + row["dropped"] + row["withheld"]
+        largest = max(abs(float(score[sample])), *(size(row, side) for row in rows for side in ("in", "out")))
+        assert float(missing[sample]) == pytest.approx(abs(rest) / largest, rel=1e-6)
+    for name in ("created", "absorbed_epsilon"):
+        expected = [sum(row[name] for row in of_sample(ledger, sample)) for sample in range(BATCH)]
+        assert ledger.total(name).tolist() == pytest.approx(expected)

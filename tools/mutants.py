@@ -39,13 +39,15 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = [f"src/plrp/{name}.py" for name in "rules pruning walk passing ledger tape/samples tape/locating".split()]
 NAMES = (
     "rules_oracle pruning_oracle gain_oracle theta units ledger conservation passing walk pruning_edges errors request "
-    "balance conditions attention invariance seeds targets auto pieces zennit circuits explanation_files choosing"
+    "balance conditions attention invariance seeds targets auto pieces zennit circuits explanation_files choosing "
+    "activations differences networks"
 )
 TESTS = [f"tests/test_{name}.py" for name in NAMES.split()]
 TESTS += [
     f"tests/tape/test_{name}.py"
     for name in "own_rules samples locating operations replay trace recurrence silence".split()
 ]
+TESTS += ["tests/graphs/test_walks.py", "tests/graphs/test_graph_networks.py"]
 EXAMPLES = 20  # of a hypothesis test
 
 
@@ -135,10 +137,11 @@ class Loop:
             few_examples(item)
         path = self.folder / "measured.pickle"
         if not path.exists():
-            pid = os.fork()
-            if pid == 0:
-                self.measure(path)
-            os.waitpid(pid, 0)
+            path.write_bytes(pickle.dumps(({}, {})))
+        pid = os.fork()
+        if pid == 0:
+            self.measure(path)
+        os.waitpid(pid, 0)
         self.took, self.ran = pickle.loads(path.read_bytes())
         for number, mutant in enumerate(self.mutants):
             if time.time() > self.until:
@@ -154,27 +157,32 @@ class Loop:
         (self.folder / "results.json").write_text(json.dumps(self.results, indent=0))
 
     def measure(self, path: Path) -> None:
-        """The seconds of each test that passes, and the lines of the mutated files that it runs."""
-        files = {str(self.folder / file) for file in FILES}
-        took, ran = {}, {}
-        for nodeid, item in self.items.items():
-            lines: set[tuple[str, int]] = set()
+        """The seconds of each new test that passes, and the lines of the mutated files that it runs."""
+        from coverage import Coverage  # mutmut needs it too
 
-            def inside(frame: Any, event: str, _: Any, lines: set[tuple[str, int]] = lines) -> Any:
-                lines.add((frame.f_code.co_filename, frame.f_lineno))
-                return inside
-
-            def trace(frame: Any, event: str, _: Any) -> Any:
-                return inside(frame, event, _) if frame.f_code.co_filename in files else None
-
+        files = [str(self.folder / file) for file in FILES]
+        coverage = Coverage(data_file=None, include=files, config_file=False)
+        took, ran = pickle.loads(path.read_bytes())
+        new = [nodeid for nodeid in self.items if nodeid not in took]
+        coverage.start()
+        for nodeid in new:
             self.failed, begin = "", time.perf_counter()
-            sys.settrace(trace)
+            coverage.switch_context(nodeid)
+            item = self.items[nodeid]
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
-            sys.settrace(None)
             if self.failed:
                 print("without a mutant", nodeid, self.failed, file=sys.stderr, flush=True)
             else:
-                took[nodeid], ran[nodeid] = time.perf_counter() - begin, lines
+                took[nodeid] = time.perf_counter() - begin
+        coverage.stop()
+        ran |= {nodeid: set() for nodeid in new if nodeid in took}
+        for file in files:
+            tests = coverage.get_data().contexts_by_lineno(file)
+            for first, lines in functions(file):
+                tests[first] = sorted({test for line in lines for test in tests.get(line, ())})
+            for line, nodeids in tests.items():
+                for nodeid in {nodeid for nodeid in nodeids if nodeid in ran}:
+                    ran[nodeid].add((file, line))
         path.write_bytes(pickle.dumps((took, ran)))
         os._exit(0)
 
@@ -192,11 +200,9 @@ class Loop:
         while line not in code_lines(file):  # a line inside a statement, which Python names by its first one
             line -= 1
         kills, every = self.killers.get(mutant.name.partition("__mutmut_")[0], Counter()), self.killers[""]
-        tests = [test for test, lines in self.ran.items() if (file, line) in lines]
+        tests = [test for test, lines in self.ran.items() if (file, line) in lines and test in self.items]
         tests.sort(key=lambda test: (-every[test] / self.took[test], self.took[test]))
-        variants: Counter[str] = Counter()  # two cases of each test, then the others
-        rank = {test: variants.update([test.partition("[")[0]]) or variants[test.partition("[")[0]] for test in tests}
-        return sorted(tests, key=lambda test: (-kills[test], rank[test] > 2, self.took[test]))
+        return sorted(tests, key=lambda test: (-kills[test], self.took[test]))
 
     def note(self, name: str, killer: str) -> None:
         """Count a kill for a test, so that it comes early next time."""
@@ -253,9 +259,15 @@ class Loop:
 @cache
 def code_lines(file: str) -> set[int]:
     """The lines of a file that Python can stop at."""
-    codes, lines = [compile(Path(file).read_text(), file, "exec")], set()
+    return {line for _, lines in functions(file) for line in lines}
+
+
+@cache
+def functions(file: str) -> list[tuple[int, set[int]]]:
+    """The first line of each function of a file, and all lines at which Python can stop in it."""
+    codes, lines = [compile(Path(file).read_text(), file, "exec")], []
     for code in codes:
-        lines |= {line for *_, line in code.co_lines() if line}
+        lines.append((code.co_firstlineno, {line for *_, line in code.co_lines() if line}))
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return lines
 
@@ -281,6 +293,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of tests per mutant")
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of mutants' names")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time; the next call goes on")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="files of tests, or single tests")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
@@ -304,7 +317,8 @@ def main() -> None:
     random.Random(0).shuffle(chosen)  # so that the first results are a fair sample
     loop = Loop(folder, chosen, arguments.seconds, time.time() + 60 * arguments.minutes)
     pytest.main(
-        ["-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist", "--plain-walk", *TESTS], plugins=[loop]
+        ["-q", "-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist", "--plain-walk", *arguments.tests],
+        plugins=[loop],
     )
 
 

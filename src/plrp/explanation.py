@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import plrp
 
 STORED = "This explanation was stored without its model: read what you need before storing it."
+UNTESTABLE = "This explanation was stored without its model, which would have to answer: test it before storing it."
 CHANGED = "The model or its input has changed since this explanation was made; explain again."
 
 
@@ -146,7 +147,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     - `ledger`: where the mass went, one record per entry of the tape and sample;
     - `balance`: where the score went, in numbers;
     - `condition`, `only_through`: which relevance was let pass; None where all of it was;
-    - `reference`: f(x), f(x⁰) and the spread over several references, if the score is a difference to them.
+    - `reference`: f(x), f(x⁰) and the spread over several references, if the score is a difference to them;
+    - `verdict`: what the network said of it in the last `test`; None before.
     """
 
     relevance: Any
@@ -160,6 +162,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     condition: Condition | None = None
     only_through: bool = False
     reference: Against | None = None
+    verdict: Any = None  # a `plrp.metrics.Verdict`
     _ledger: Ledger | None = field(default=None, repr=False)
     _source: ExplainCall | TraceCall | None = field(default=None, repr=False)  # None where it was loaded from disk
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
@@ -228,7 +231,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         return self._source.trace_sample(sample)
 
     def save(self, path: str | Path, **options: Any) -> None:
-        """Write the numbers (`.npz`), or a page of one sample (`.html`) in which p, method and target can be moved.
+        """Write the numbers, a page of one sample in which p, method and target can be moved, or a figure.
 
         - `.npz`: relevance, score, target, logits, the composite's name and the pruning, for `plrp.load` or `np.load`;
           no model, ledger or layers: `torch.save(explanation, path)` keeps these two as well, as a pickle.
@@ -236,17 +239,24 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
           to some minutes for a large model; `show_progress=False` leaves out the bar. `options` are those of
           `plrp.view.explanation_bundle`: `sample`, `picture`, `mask`, `categories`, `title`, …; with a list as
           `sample`, the page is a gallery.
+        - `.png`, `.svg`, `.pdf`, `.jpg`, `.webp`: the figure of `plot`, whose `options` it takes, and `dpi`.
         """
         import plrp
 
         kind = Path(path).suffix.lower()
-        if kind not in (".npz", ".html", ".htm"):
-            raise ValueError(f"{path} should end in .html for a page, or in .npz for the numbers.")
-        if kind == ".npz" and options:
-            raise TypeError(f"{', '.join(options)}: a page (.html) has options, a file of numbers (.npz) has none.")
-        if kind == ".npz":
-            plrp.explanation_files.save_explanation(path, self, plrp.__version__)
+        if kind in plrp.files.PICTURES:
+            dpi = options.pop("dpi", 200)
+            plrp.files.save_figure(self.plot(**options), path, dpi=dpi)
             return
+        if kind not in (".npz", ".html", ".htm"):
+            pictures = ", ".join(plrp.files.PICTURES)
+            raise ValueError(f"{path} should end in .html (a page), .npz (numbers), or {pictures} (a figure).")
+        if kind == ".npz" and options:
+            raise TypeError(
+                f"{', '.join(options)}: a page and a figure have options, a file of numbers (.npz) has none."
+            )
+        if kind == ".npz":
+            return plrp.explanation_files.save_explanation(path, self, plrp.__version__)
         options = {"show_progress": None, **options}
         if isinstance(options.get("sample", 0), int):
             content = plrp.view.explanation_bundle(self, **options)
@@ -276,6 +286,24 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
 
         return plrp.circuits.circuit_of(self, model, inputs, sample, **options)
 
+    def test(self, budget: int = 128, **options: Any) -> plrp.metrics.Verdict:
+        """Ask the network whether the map is true: two sentences per sample when printed, and a figure.
+
+        Each part of the input (a tile, a window, a token, a feature) is replaced alone, in two ways, and the relevance
+        of the parts is compared with the drops of the score, beside maps that know nothing. It takes at most `budget`
+        forward passes per sample.
+
+        - `data`: inputs (samples, features) like the explained ones, needed for tables;
+        - `mask`: for token ids `references.mask_token(tokenizer)`; special tokens stay;
+        - `replacements`: two others, each as `reference` of `plrp.explain`; `parts`: other parts, by number;
+        - `flip_floor=True`: compare the flipping gain, too, with that of maps that know nothing: 532 more passes;
+        - `batch_size`: perturbed inputs that exist at a time; `seed`; `show_progress`: None is a bar after two seconds.
+        """
+        import plrp
+
+        (self.verdict,) = plrp.metrics.ask_about(self, budget=budget, **options)
+        return self.verdict
+
     def plot(self, images: Any = None, **options: Any) -> Any:
         """The relevance as a matplotlib figure: over pictures, as logos of DNA, as coloured tokens, as bars.
 
@@ -288,13 +316,23 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
 
         return plrp.view.plot(self, images, **options)
 
+    def page(self, samples: Sequence[int] | None = None, **options: Any) -> Any:
+        """The page in a notebook, as the last line of a cell: p, method, class and channels can be moved there.
+
+        - `samples`: which of a batch, by number (default: the first 4, as a gallery);
+        - `options`: those of `plrp.view.explanation_bundle`, such as `proportions`, `targets` and `picture`.
+        """
+        import plrp
+
+        return plrp.view.notebook.Live(self, None if samples is None else list(samples), **options)
+
     def _repr_mimebundle_(self, **_: Any) -> Any:
-        """The page, in notebooks; None, where it cannot show this input, leaves the ledger's table."""
+        """The figure, in notebooks; None, where there is none of this input, leaves the ledger's table."""
         import plrp
 
         try:
             return plrp.view.mime_bundle(self)
-        except (ValueError, ImportError):  # another kind of input, or no Pillow
+        except (ValueError, ImportError):  # another kind of input, or no matplotlib
             return None
 
     @property
@@ -517,10 +555,15 @@ class ExplainCall:
         """The same explanation with its ledger and the relevance of these layers."""
         return self.explanation(replace(self.request, layers=layers), ledger=True)
 
-    def trace_sample(self, sample: int) -> tuple[Trace, int]:
-        """A trace of one sample, and the number of the sample in it."""
+    def asked(self) -> tuple[Callable[..., Any], Any]:
+        """The model and its inputs, which have not changed since."""
         if self.state_now() != self.state:
             raise RuntimeError(CHANGED)
+        return self.model, self.inputs
+
+    def trace_sample(self, sample: int) -> tuple[Trace, int]:
+        """A trace of one sample, and the number of the sample in it."""
+        self.asked()
         inputs = self.inputs if self.samples != 0 else some(self.inputs, slice(sample, sample + 1))
         with self.same_walk(), alone(self.rules):
             trace = record(self.model, inputs, samples=self.samples)
@@ -529,6 +572,12 @@ class ExplainCall:
                 return DifferenceTrace(trace, self.request.reference.of(piece)).check_supported(), 0
             composite = resolve(self.request.composite, tensors_in(self.inputs), trace)
             return supported(trace, composite.products), sample if isinstance(self.samples, Groups) else 0
+
+    def input_of(self, sample: int) -> Tensor:
+        """The first input of one sample."""
+        if self.state_now() != self.state:
+            raise RuntimeError(CHANGED)
+        return next(iter(tensors_in(self.inputs)))[sample]
 
     def state_now(self) -> list[tuple[int, int | None]]:
         """The inputs and weights as they are now."""
@@ -550,9 +599,20 @@ class TraceCall:
         with self.same_walk():
             return explain_trace(self.trace, replace(self.request, layers=layers), ledger=True)
 
+    def asked(self) -> tuple[Callable[..., Any], Any]:
+        """The model and its inputs; its weights have not changed since."""
+        now = self.trace.now
+        now.check_unchanged()
+        inputs = tuple(value.data for value in now.inputs)
+        return now._recorder.model, inputs[0] if now.single else inputs
+
     def trace_sample(self, sample: int) -> tuple[Trace, int]:
         """The trace, and the number of the sample in it."""
         return self.trace, sample
+
+    def input_of(self, sample: int) -> Tensor:
+        """The first input of one sample."""
+        return self.trace.now.inputs[0].data[sample]
 
 
 def joined(parts: Sequence[Explanation]) -> Explanation:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .balance import Problem
-from .explanation import Against, Explanation
+from .explanation import UNTESTABLE, Against, Explanation
 from .files import new_file
 from .pruning import Pruning
 from .spelling import printable
@@ -33,6 +33,7 @@ class SavedExplanation:
     score: (batch,). composite: its name. pruning: None for LRP.
     problems: what broke in the arithmetic of each sample (`Explanation.problems`), in words; None if nothing did.
     reference: f(x), f(x⁰) and the spread of the relevance, where the score is a difference to references.
+    verdict: of each sample what the network said of it (`metrics.Verdict.facts`), if it was tested.
     """
 
     relevance: Any
@@ -44,6 +45,11 @@ class SavedExplanation:
     problems: tuple[str | None, ...]
     version: str
     reference: Against | None = None
+    verdict: list[dict[str, Any]] | None = None
+
+    def test(self, *_: Any, **__: Any) -> None:
+        """Refused: the model would have to answer."""
+        raise ValueError(UNTESTABLE)
 
     def __repr__(self) -> str:
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
@@ -66,6 +72,7 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
         tensors |= {"input_score": against.score, "reference_scores": against.scores}
         tensors |= {f"spread{number if several else ''}": part for number, part in enumerate(spread or ())}
     index = isinstance(target, tuple) and all(isinstance(place, int) for place in target)
+    verdict = explanation.verdict
     settings = {
         "kind": KIND,
         "plrp": version,
@@ -75,6 +82,7 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
         "pruning": None if explanation.pruning is None else explanation.pruning.to_dict(),
         "reference": None if against is None else against.name,
         "problems": [None if problem is None else problem.value for problem in explanation.problems()],
+        "verdict": verdict and [verdict.facts(sample) for sample in range(len(verdict))],
     }
     arrays = {name: _array(tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     write_arrays(path, settings, **arrays)
@@ -110,6 +118,7 @@ def read_explanation(arrays: Mapping[str, np.ndarray], settings: Mapping[str, An
         problems=tuple(known.get(problem) for problem in settings["problems"]),
         version=settings["plrp"],
         reference=against,
+        verdict=settings.get("verdict"),
     )
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 UNFINISHED = ".part"
 """How a file ends that is being written; its name also starts with a dot."""
 
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+"""How the file of a figure ends."""
+
 _UNFINISHED_NAME = re.compile(r"\.(?P<stem>.+)\.[a-z0-9_]{8}\.part(?P<suffix>\.[^.]+)?")
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -146,8 +149,8 @@ def save_figure(figure: Figure, path: str | Path, *, dpi: int = 200) -> None:
 
     path = Path(path)
     kind = path.suffix.lower().lstrip(".")
-    if kind not in ("png", "svg", "pdf", "jpg", "jpeg", "webp"):
-        raise ValueError(f"{path} should end in .png, .svg, .pdf, .jpg or .webp.")
+    if f".{kind}" not in PICTURES:
+        raise ValueError(f"{path} should end in {', '.join(PICTURES)}.")
     settings: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "plrp"}
     undated: dict[str, dict[str, None]] = {
         "png": {"Software": None},

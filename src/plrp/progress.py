@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Protocol
 
 from .spelling import visible
@@ -80,22 +80,29 @@ def progress(
     note: str = "",
     announce: bool = False,
     transient: bool = False,
+    after: float = 0,
 ) -> Iterator[Step]:
     """A display on standard error; yields the `Step` that moves it.
 
     `show` None is a bar on a terminal and elsewhere a plain line every minute; False is silent, True always a bar.
     Without rich there are plain lines instead of a bar. `total` None: not known yet. `announce` adds lines at the
-    start and at the end; a `transient` bar disappears at the end.
+    start and at the end; a `transient` bar disappears at the end. A bar appears `after` so many seconds.
     """
     label, note = visible(label), visible(note)
     if show is False:
         yield lambda advance=0, note=None, *, total=None: _raise_interrupts()
     elif (show or sys.stderr.isatty()) and (bar := _bar(unit, transient)) is not None:
-        with bar:
-            task = bar.add_task(label, total=total, completed=done, note=note)
+        with ExitStack() as shown:
+            task, begun, late = bar.add_task(label, total=total, completed=done, note=note), clock(), after > 0
+            if not late:
+                shown.enter_context(bar)
 
             def step(advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
+                nonlocal late
                 _raise_interrupts()
+                if late and clock() - begun >= after:
+                    shown.enter_context(bar)
+                    late = False
                 changes = {"advance": advance or None, "note": note and visible(note), "total": total}
                 bar.update(task, **{name: value for name, value in changes.items() if value is not None})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -185,7 +186,11 @@ def test_saved_relevance_is_that_of_the_library(photos: Path) -> None:
 def test_layers_and_flow_are_drawn(photos: Path) -> None:
     assert run("cat.jpg", "fish.jpg", "--layers", "-o", "out/", "-q") == 0
     names = sorted(path.name for path in (photos / "out").iterdir())
-    assert names == [f"{photo}{part}.png" for photo in ("cat", "fish") for part in ("-flow", "-layers", "")]
+    assert names == [
+        *(f"{photo}{part}.png" for photo in ("cat", "fish") for part in ("-flow", "-layers", "")),
+        "photographs.csv",
+        "photographs.html",
+    ]
     assert run("cat.jpg", "--layers", "--compare", "0.1,0.2", "--method", "M-sign", "-o", "c.svg", "-q") == 0
     assert "PLRP-M±, p = 0.1</text>" in (photos / "c-layers.svg").read_text()
 
@@ -349,7 +354,8 @@ def test_a_folder_stands_for_its_photographs(photos: Path, capsys: pytest.Captur
     (photos / "cat-plrp.png").write_bytes(b"drawn by an earlier start")
     (photos / ".hidden.jpg").write_bytes(b"")
     assert run(".", "-o", "out/") == 0
-    assert sorted(path.name for path in (photos / "out").iterdir()) == ["cat.png", "dog.png", "fish.png"]
+    names = ["cat.png", "dog.png", "fish.png", "photographs.csv", "photographs.html"]
+    assert sorted(path.name for path in (photos / "out").iterdir()) == names
     (photos / "empty").mkdir()
     capsys.readouterr()
     assert run("empty") == 2
@@ -376,6 +382,60 @@ def test_a_model_that_is_no_classifier_is_refused(photos: Path, capsys: pytest.C
     (photos / "dense.py").write_text("from torch import nn\nbuild = lambda: nn.Flatten(2)\n")
     assert main(["explain", "cat.jpg", "--model", "dense.py:build"]) == 2
     assert "is not a classifier, segmenter or detector" in capsys.readouterr().err
+
+
+SEEDED = NETWORK.replace("def build():\n", "def build():\n    torch.manual_seed(0)\n")
+
+
+def log_of(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "photographs.csv").open(newline="") as stream:
+        return {row["file"]: row for row in csv.DictReader(stream)}
+
+
+def test_a_folder_has_a_table_and_a_page_of_all_photographs(photos: Path) -> None:
+    (photos / "network.py").write_text(SEEDED)
+    (photos / "dog.jpg").rename(photos / "<b>&dog.jpg")
+    assert run(".", "-p", "0.1", "-o", "out/") == 0
+    rows = log_of(photos / "out")
+    assert list(rows) == ["<b>&dog.jpg", "cat.jpg", "fish.jpg"]
+    model = load("network.py:build")
+    for name, row in rows.items():
+        explained = explain_photograph(name, model, prunings=[plrp.Pruning(p=0.1)])
+        relevance, score = explained.relevance["PLRP-λ, p = 0.1"], float(explained.logits[explained.target])
+        assert row["class"] == explained.target_name
+        assert float(row["score"]) == pytest.approx(score, rel=1e-4)
+        assert float(row["arrived"]) == pytest.approx(float(relevance.sum()) / score, abs=1e-3)
+        assert float(row["pixels"]) == pytest.approx(float(relevance.sum(0).ne(0).float().mean()), abs=1e-4)
+        assert (photos / "out" / row["result"]).is_file()
+    page = (photos / "out" / "photographs.html").read_text("utf-8")
+    assert page.count("<img ") == 3
+    assert "<b>&dog" not in page
+    assert "&lt;b&gt;&amp;dog.jpg" in page
+
+
+def test_the_same_command_explains_only_the_photographs_that_are_missing(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "network.py").write_text(SEEDED)
+    assert run("cat.jpg", "dog.jpg", "-o", "out/") == 0
+    capsys.readouterr()
+
+    def again(*options: str) -> list[str]:
+        assert run(".", "-o", "out/", *options) == 0
+        return [Path(line.split(" → ")[0]).name for line in capsys.readouterr().out.splitlines() if " → " in line]
+
+    assert again() == ["fish.jpg"]
+    assert again() == []
+    assert again("-p", "0.2") == ["cat.jpg", "dog.jpg", "fish.jpg"]  # another setting
+    (photos / "cat.jpg").write_bytes((photos / "dog.jpg").read_bytes())  # another photograph
+    (photos / "out" / "fish.png").unlink()  # a result is gone
+    assert again("-p", "0.2") == ["cat.jpg", "fish.jpg"]
+    (photos / "network.py").write_text(SEEDED.replace("manual_seed(0)", "manual_seed(1)"))  # other weights
+    assert len(again("-p", "0.2")) == 3
+    assert again("-p", "0.2") == []
+    (photos / "out" / "photographs.csv").write_bytes(b"\xff broken")
+    assert len(again("-p", "0.2")) == 3
+    assert len(log_of(photos / "out")) == 3
 
 
 # On a terminal, in a pipe, and interrupted
@@ -492,7 +552,8 @@ def test_interrupting_leaves_finished_pictures_whole(photos: Path) -> None:
         with np.load(path.with_suffix(".npz")) as saved:
             assert saved["relevance"].shape[0] == 2
     assert not list((photos / "out").glob(".*"))  # no halves
-    assert re.search(rf"plrp: interrupted; ({len(done)}|{len(done) - 1}) of 40 photographs are done", complaint)
+    count = rf"({len(done)}|{len(done) - 1}) of 40 photographs are done"
+    assert re.search(rf"plrp: interrupted; {count}; the same command explains the rest", complaint)
     assert "Traceback" not in complaint
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,14 +86,30 @@ def test_channels_hold_what_an_explanation_of_each_input_alone_gives_them(prunin
 def test_exemplars_are_the_strongest_inputs_in_order() -> None:
     all_ = found()
     for by in ("relevance", "activation"):
-        values = getattr(all_["2"], by)
+        totals = all_["2"]
+        values = (
+            totals.activation if by == "activation" else totals.relevance / np.abs(totals.relevance).sum(1)[:, None]
+        )
         for channel in range(6):
             best = all_.of("2", channel, 4, by)
             expected = sorted((v for v in values[:, channel] if v > 0), reverse=True)[:4]
             assert [example.value for example in best] == pytest.approx(expected)
             assert [example.name for example in best] == [str(example.sample) for example in best]
     strongest = all_.strongest("2", 3)
-    assert strongest == np.argsort(-all_["2"].absolute.sum(0))[:3].tolist()
+    assert strongest == np.argsort(-totals.shares.clip(min=0).sum(0))[:3].tolist()
+    assert all(all_.of("2", channel) for channel in strongest)  # each has an exemplar to show
+
+
+def test_an_input_with_a_large_score_counts_no_more_than_others() -> None:
+    totals = found()["2"]
+    scale = np.linspace(0.1, 100, len(totals.relevance), dtype=np.float32)[:, None]
+    louder = replace(totals, relevance=totals.relevance * scale, absolute=totals.absolute * scale)
+    plain, other = (
+        Exemplars({"2": one}, list(map(str, range(len(scale)))), found().classes, {}) for one in (totals, louder)
+    )
+    assert plain.strongest("2") == other.strongest("2")
+    for channel in range(6):
+        assert [e.sample for e in plain.of("2", channel)] == [e.sample for e in other.of("2", channel)]
 
 
 def test_shares_of_a_layers_channels_add_up_to_one() -> None:

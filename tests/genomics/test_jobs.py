@@ -61,6 +61,12 @@ def network() -> torch.nn.Module:
 EXPLAIN = "genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --no-match --part-size 4 --out out"
 
 
+def test_scores_name_a_target_that_is_no_class(work: Path) -> None:
+    assert main([*EXPLAIN.split(), "--target", "outputs[:, 0:2].mean()"]) == 0
+    rows = (work / "out" / "scores.tsv").read_text().splitlines()[1:]
+    assert {row.split("\t")[1] for row in rows} == {"outputs[:, 0:2].mean()"}
+
+
 def test_the_users_own_model_from_the_command_line(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import pandas as pd
     import pyarrow.parquet as pq

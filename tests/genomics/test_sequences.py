@@ -87,6 +87,7 @@ BAD = {
     "blank": (b"\n\n", r"line 1: no sequences"),
     "duplicate": (b">a\nACGT\n>b\nAC\n>a\nGG\n", r"line 5: the name 'a' was used before, in line 1"),
     "protein": (b">dna\nACGT\n>sp|P1\nMKVLAAGIVE\n", r"line 4: 'L' in record 'sp\|P1' is not a nucleotide.*protein"),
+    "an X": (b">a\nACGTX\n", r"line 2: 'X' in record 'a' is not a nucleotide; write N for an unknown base"),
     "gaps": (b">a\nAC-GT\n", r"line 2: '-' in record 'a'.*gaps"),
     "no header": (b"ACGT\n", r"line 1: text before the first '>' header"),
     "no name": (b">\nACGT\n", r"line 1: this header has no name"),

@@ -231,6 +231,8 @@ def test_what_cannot_be_scored_is_named_and_the_rest_goes_on(work: Path, contig:
     assert [one.reason for one in found.skipped] == [why for reasons in rows.values() for why in reasons if why]
     assert "2 alleles explained, 14 skipped: " in repr(found)
     assert next(s for s in found.skipped if s.reason == module.UNKNOWN_CONTIG).detail == "the genome has chr1"
+    early = next(s for s in found.skipped if s.variant.position == 4)  # the fifth base, and windows count from 1 too
+    assert early.detail.endswith(f"the window is {5 - WIDTH // 2}-{4 - WIDTH // 2 + WIDTH}")
     padded = variant_effects(Detector(), vcf(*rows), "genome.fa", width=WIDTH, target=1, ends="pad")
     assert [one.variant.position for one in padded] == [103, 103, 4, 198]
     assert padded[2].letters_reference.startswith("N" * 26 + contig[:30])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -242,6 +243,7 @@ def test_a_batch_of_graphs_is_explained_as_each_of_them(name: str, pruning: plrp
     graphs, x, edges, batch = batch_of_graphs()
     net = Net(LAYERS[name])
     net.edge_index, net.batch = edges, batch
+    warnings.simplefilter("error")  # no statistics of the graph without edges
     options: dict[str, Any] = {"pruning": pruning, "composite": "epsilon"}  # which layer is first depends on the edges
     found = plrp.explain(net, x, samples=batch, target=1, **options)
     closes(found)
@@ -328,6 +330,14 @@ def test_a_model_in_training_is_refused() -> None:
 def test_features_of_several_kinds_of_nodes_are_refused_as_a_dict() -> None:
     with pytest.raises(TypeError, match="a dict, not a tensor"):
         plrp.explain(Net(LAYERS["GCN"]), {"paper": torch.rand(NODES, FEATURES)}, samples=None)  # type: ignore[arg-type]
+
+
+def test_a_data_object_is_told_how_to_come_in() -> None:
+    from torch_geometric.data import Data, HeteroData
+
+    for data in (Data(x=torch.rand(NODES, FEATURES), edge_index=EDGES), HeteroData()):
+        with pytest.raises(TypeError, match=r"not a tensor: give the features .*lambda x: model\(x, data.edge_index\)"):
+            plrp.explain(Net(LAYERS["GCN"]), data, samples=None)
 
 
 def test_empty_graphs_and_edges_out_of_range_get_a_sentence() -> None:

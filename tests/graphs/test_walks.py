@@ -16,6 +16,7 @@ from plrp.graphs.relevant_walks import Descent
 from plrp.rules import Gamma, Zero
 from plrp.walk import Walk
 
+torch_geometric = pytest.importorskip("torch_geometric")
 geometric = pytest.importorskip("torch_geometric.nn")
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 4], [1, 0, 2, 1, 3, 2, 0, 3, 2]])  # node 4 only sends
@@ -24,17 +25,18 @@ GAMMAS = [0.0, 1.5]
 
 
 class Net(nn.Module):
-    """Layers, a sum over the nodes, a head; without biases."""
+    """Layers, a sum over the nodes, a head; without biases. `of_nodes`: the last layer's output instead."""
 
     def __init__(self, layers: Sequence[nn.Module], bias: bool = False) -> None:
         super().__init__()
+        self.of_nodes = False
         self.layers, self.head = nn.ModuleList(layers), nn.Linear(WIDTH, 2, bias=bias)
         self.double().eval()
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = layer(x, EDGES).relu()
-        return self.head(x.sum(0, keepdim=True))
+        return x if self.of_nodes else self.head(x.sum(0, keepdim=True))
 
 
 def mlp(a: int, b: int, bias: bool = False) -> nn.Module:
@@ -124,6 +126,8 @@ def matrices(net: Net, kind: str, x: Tensor, gamma: float) -> tuple[list[Tensor]
             sent = shares(h, eye, layer.lin.weight.T, gamma).diagonal(dim1=0, dim2=2)  # (j, k, J)
             found.append(torch.einsum("jkJ,JKk->JjKk", sent, summed))
             h = (mixing.T @ z).relu()
+    if net.of_nodes:
+        return found, torch.zeros_like(h).index_put((torch.tensor(2), torch.tensor(1)), h[2, 1])
     weight = net.head.weight[1]
     score = (h @ weight).sum()
     top = h * (weight + gamma * (weight.clamp(min=0) if score > 0 else weight.clamp(max=0)))
@@ -165,6 +169,22 @@ def test_walks_are_those_of_enumeration(kind: str, gamma: float) -> None:
     strengths = sorted(map(abs, expected.values()), reverse=True)
     few = plrp.graphs.walks(trace, target=(0, 1), composite=composite(gamma), top=7)
     assert few.relevance.abs().tolist() == pytest.approx(strengths[:7])
+
+
+@pytest.mark.parametrize("kind", ["GCN", "GIN", "GAT", "adds first"])
+def test_walks_of_one_nodes_output_end_at_this_node(kind: str) -> None:
+    net, x = net_of(kind), features()
+    net.of_nodes = True
+    expected = {walk: r for walk, r in enumerated(net, kind, x, 1.5).items() if r}
+    for model in (net, lambda x: net.layers[1](net.layers[0](x, EDGES).relu(), EDGES)):
+        trace = plrp.trace(model, x, samples=None)
+        options: dict[str, Any] = {"target": (2, 1), "composite": composite(1.5)}
+        found = plrp.graphs.walks(trace, top=10_000, **options)
+        assert {walk[-1] for walk in found.nodes} == {2}
+        assert dict(zip(found.nodes, found.relevance.tolist(), strict=True)) == pytest.approx(expected, abs=1e-12)
+        for nodes in ([0, 1, 2], [0, 1, 3]):
+            inside = sum(r for walk, r in expected.items() if set(walk) <= set(nodes))
+            assert float(plrp.graphs.subgraph(trace, nodes, **options)) == pytest.approx(inside, abs=1e-12)
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -286,6 +306,8 @@ class Bare(nn.Module):
     def spread(self, h: Tensor) -> Tensor:
         if self.way == "matmul":
             return self.edges @ h
+        if self.way == "sparse":
+            return self.edges.to_sparse_csr() @ h
         if self.way == "max":
             return torch.where(self.edges[:, :, None] > 0, h[None], -1e9).amax(1)
         return h.index_add(0, EDGES[1], h[EDGES[0]])
@@ -294,7 +316,7 @@ class Bare(nn.Module):
         return self.head(self.spread(self.b(self.spread(self.a(x)).relu())).relu().sum(0, keepdim=True))
 
 
-@pytest.mark.parametrize("way", ["matmul", "index_add", "max"])
+@pytest.mark.parametrize("way", ["matmul", "sparse", "index_add", "max"])
 def test_bare_message_passing(way: str) -> None:
     trace = plrp.trace(Bare(way), features(), samples=None)
     found = plrp.graphs.walks(trace, target=(0, 1), top=1000)
@@ -302,6 +324,37 @@ def test_bare_message_passing(way: str) -> None:
     steps = {(int(a), int(b)) for a, b in EDGES.T} | {(node, node) for node in range(NODES)}
     assert {pair for walk in found.nodes for pair in pairwise(walk)} <= steps
     assert float(found.relevance.sum()) == pytest.approx(found.total, abs=1e-12)
+
+
+def test_sparse_edges_are_explained_as_dense_ones() -> None:
+    dense, sparse = (plrp.trace(Bare(way), features(), samples=None) for way in ("matmul", "sparse"))
+    one, other = (trace.explain(target=(0, 1)) for trace in (dense, sparse))
+    torch.testing.assert_close(one.relevance, other.relevance)
+    x, pairs = features(), EDGES.unique(dim=1).contiguous()
+    csr = torch.sparse_coo_tensor(pairs.flip(0), torch.ones(pairs.shape[1]).double(), (NODES, NODES)).to_sparse_csr()
+    for layer in (geometric.GCNConv(3, 2), geometric.SAGEConv(3, 2, aggr="max"), geometric.SAGEConv(3, 2)):
+        layer.double().eval()
+        several = [
+            plrp.explain(
+                lambda x, edges=edges, layer=layer: layer(x, edges).relu_(), x, samples=None, target=(2, 1)
+            ).relevance
+            for edges in (pairs, csr, torch_geometric.EdgeIndex(pairs, sparse_size=(NODES, NODES)))
+        ]
+        for found in several[1:]:
+            torch.testing.assert_close(found, several[0])
+    with pytest.raises(plrp.TraceError, match=r"reads a sparse tensor; make it dense with `.to_dense\(\)`"):
+        plrp.explain(lambda x: (x.mT @ csr).sum(1, keepdim=True).mT, x, samples=None, target=(0, 1))
+
+
+def test_nodes_may_be_ids_that_an_embedding_reads() -> None:
+    embedding, net = nn.Embedding(4, FEATURES).double(), net_of("GIN")
+    for ids in (torch.tensor([0, 3, 1, 1, 2]), torch.tensor([[0], [3], [1], [1], [2]])):
+        trace = plrp.trace(lambda ids: net(embedding(ids.view(-1))), ids, samples=None)
+        found = plrp.graphs.relevance(trace, EDGES, target=(0, 1), composite="epsilon")
+        own = plrp.trace(net, embedding.weight[[0, 3, 1, 1, 2]].detach(), samples=None)
+        expected = plrp.graphs.relevance(own, EDGES, target=(0, 1), composite="epsilon")
+        torch.testing.assert_close(found.nodes, expected.nodes)
+        torch.testing.assert_close(found.edges, expected.edges)
 
 
 def test_bad_input_gets_a_sentence() -> None:
@@ -333,6 +386,11 @@ def test_two_branches_side_by_side_are_refused() -> None:
 
     with pytest.raises(ValueError, match="After 1 message-passing layers no single tensor"):
         plrp.graphs.walks(plrp.trace(model, features(), samples=None), target=(0,))
+
+
+def test_features_of_zero_have_no_walks() -> None:
+    trace = plrp.trace(net_of("GIN"), 0 * features(), samples=None)
+    assert len(plrp.graphs.walks(trace, target=(0, 1))) == 0
 
 
 def test_a_graph_without_edges_has_a_walk_per_node() -> None:
@@ -376,7 +434,7 @@ def test_the_explainer_of_pytorch_geometric() -> None:
     found = explainer(x, EDGES)
     winner = int(model(x, EDGES).argmax())
     trace = plrp.trace(lambda x: model(x, EDGES), x, samples=None)
-    expected = plrp.graphs.relevance(trace, EDGES, target=(0, winner))
+    expected = plrp.graphs.relevance(trace, EDGES, target=lambda output: output[0, winner] - output.mean())
     torch.testing.assert_close(found.node_mask[:, 0], expected.nodes, atol=1e-6, rtol=1e-5)  # by ε
     torch.testing.assert_close(found.edge_mask, expected.edges, atol=1e-6, rtol=1e-5)
     explainer = Explainer(model, plrp.graphs.PLRPExplainer(), **settings)
@@ -384,5 +442,30 @@ def test_the_explainer_of_pytorch_geometric() -> None:
     assert float(masks.node_mask.min()) >= 0
     assert float(masks.node_mask.max()) == float(masks.edge_mask.max()) == 1
     assert all(0 <= number <= 1 for number in (*fidelity(explainer, masks), unfaithfulness(explainer, masks)))
+    with torch.no_grad():
+        model.net.head.weight.copy_(-model.net.head.weight.abs())  # all logits are negative: the winner has evidence
+    assert float(model(x, EDGES).max()) < 0 < float(explainer(x, EDGES).edge_mask.sum())
     with pytest.raises(ValueError, match="graphs of one kind of nodes"):
         explainer.algorithm(model, {"a": x}, EDGES, target=torch.tensor([0]))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_walks_name_nodes_and_not_their_ranks(descending: bool) -> None:
+    """A sort is a gather with these places, whose walks are those of the graph before it."""
+    net, x, edges = net_of("adds first"), features(), torch.eye(NODES, dtype=torch.float64)
+    edges[EDGES[1], EDGES[0]] = 1
+    first, second = (layer.linear for layer in net.layers)
+    order = (edges @ first(x)).relu().argsort(0, descending=descending).detach()
+
+    def walks_of(between: Callable[[Tensor], Tensor]) -> dict[tuple[int, ...], float]:
+        def model(x: Tensor) -> Tensor:
+            h = between((edges @ first(x)).relu())
+            return net.head((edges @ second(h)).relu().sum(0, keepdim=True))
+
+        trace = plrp.trace(model, x, samples=None)
+        found = plrp.graphs.walks(trace, target=(0, 1), composite=composite(0.0), top=200)
+        return dict(zip(found.nodes, found.relevance.tolist(), strict=True))
+
+    expected = walks_of(lambda h: h.gather(0, order))
+    assert len(expected) > NODES
+    assert walks_of(lambda h: h.sort(0, descending=descending).values) == pytest.approx(expected)

@@ -33,6 +33,8 @@ UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep"
 UPWARD |= {
     ("explanation.py", "Explanation.save"),
     ("explanation.py", "Explanation.plot"),
+    ("explanation.py", "Explanation.page"),
+    ("explanation.py", "Explanation.test"),
     ("explanation.py", "Explanation._repr_mimebundle_"),
     ("text/text_explanation.py", "_Coloured.save"),
 }

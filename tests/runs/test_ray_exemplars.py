@@ -28,8 +28,8 @@ def build():
 """
 
 
-@pytest.mark.slow
-def test_a_cluster_finds_the_exemplars_of_a_local_search(tmp_path: Path) -> None:
+def command(tmp_path: Path, *more: str) -> list[str]:
+    """The command of a search over five photographs, up to the folder that it writes into."""
     photographs = tmp_path / "photos"
     photographs.mkdir()
     for number in range(5):
@@ -37,7 +37,26 @@ def test_a_cluster_finds_the_exemplars_of_a_local_search(tmp_path: Path) -> None
         Image.fromarray(pixels).save(photographs / f"{number}.png")
     (tmp_path / "net.py").write_text(NETWORK)
     words = ["exemplars", photographs, "--model", f"{tmp_path / 'net.py'}:build", "--layers", "0", "--part-size", "2"]
-    search = [*map(str, words), "--no-pictures", "-q", "--out"]
+    return [*map(str, words), *more, "--no-pictures", "-q", "--out"]
+
+
+@pytest.mark.slow
+def test_a_cluster_finds_the_subspaces_of_a_local_search(tmp_path: Path) -> None:
+    search = command(tmp_path, "--subspaces", "drsa", "--count", "2", "--dimensions", "2")
+    assert main([*search, str(tmp_path / "local")]) == 0
+    with nodes(2) as started:
+        assert main([*search, str(tmp_path / "ray"), "--engine", "ray", "--address", started.address]) == 0
+    here, there = (np.load(tmp_path / folder / "subspaces.npz") for folder in ("local", "ray"))
+    assert here["bases"].shape == (2, 6, 2)
+    assert np.allclose(there["held"], here["held"], rtol=1e-3)
+    for u, v in zip(there["bases"], here["bases"], strict=True):
+        assert np.allclose(u @ u.T, v @ v.T, atol=1e-3)
+    assert [path.name[:6] for path in sorted((tmp_path / "ray" / "parts").iterdir())] == ["00000-", "00001-", "00002-"]
+
+
+@pytest.mark.slow
+def test_a_cluster_finds_the_exemplars_of_a_local_search(tmp_path: Path) -> None:
+    search = command(tmp_path)
     assert main([*search, str(tmp_path / "local")]) == 0
     with nodes(2) as started:
         assert main([*search, str(tmp_path / "ray"), "--engine", "ray", "--address", started.address]) == 0

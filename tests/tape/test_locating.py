@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import plrp
+from plrp.tape import locating
 from plrp.tape.locating import ADDS_ROWS, MIXES, TAKES_OUT
 from plrp.tape.samples import Samples
 from plrp.tape.trace import record
+from plrp.tape.values import Op
 
 Step = Callable[[Tensor], Tensor]
 BATCH, FEATURES = 4, 6
@@ -162,6 +164,13 @@ APART: dict[str, Step] = {
     "take of everything": lambda h: h.take(torch.arange(BATCH * FEATURES)).view(BATCH, FEATURES),
     "a constant with one more axis": lambda h: (h + torch.ones(BATCH, BATCH, FEATURES)).mean(0),
     "rows written one by one": lambda h: written(h),
+    "a constant in the place of a sample": lambda h: h.index_fill(0, torch.tensor([1]), 0.5),
+    "a constant written over a sample": lambda h: written_over(h),
+    "an einsum with a gate whose samples nobody can locate": lambda h: torch.einsum(
+        "bi,bj->bj", each_by_itself(h).sigmoid(), h
+    ),
+    "a gate whose samples nobody can locate": lambda h: h * each_by_itself(h).sigmoid(),
+    "such a gate first": lambda h: each_by_itself(h).sigmoid() * h,
     "differences that cancel": lambda h: torch.einsum("nm,mf->nf", torch.eye(BATCH) - 2 * torch.eye(BATCH), h),
 }
 
@@ -173,9 +182,20 @@ def written(h: Tensor) -> Tensor:
     return rows.mean(1)
 
 
+def written_over(h: Tensor) -> Tensor:
+    h = h.clone()
+    h[1] = 0.5
+    return h
+
+
+def each_by_itself(h: Tensor) -> Tensor:
+    """Each sample over its spread, by a norm whose first axis is not the batch."""
+    return F.group_norm(h.reshape(1, -1), BATCH).view(h.shape)
+
+
 @pytest.mark.parametrize("name", APART)
 def test_samples_that_stay_apart_are_explained_as_if_alone(name: str) -> None:
-    model, x, pruning = Around(APART[name]), drawn(), plrp.Pruning(p=0.2)
+    model, x, pruning = Around(APART[name]), drawn(), plrp.Pruning(p=0.2, unit="neuron")
     relevance = plrp.explain(model, x, target=0, composite="epsilon", pruning=pruning).relevance
     for sample in range(BATCH):
         expected = torch.zeros_like(x)
@@ -228,6 +248,182 @@ def test_tokens_of_an_expert_belong_to_their_samples(seed: int) -> None:
 def test_a_constant_with_any_strides_is_looked_at() -> None:
     layer, x = nn.Linear(3, 2), torch.randn(3, 3)
     assert plrp.explain(lambda x: layer(x) * torch.ones(1, 3).T, x, composite="epsilon").closing().max() < 1e-5
+
+
+# --- each operation by itself -----------------------------------------------------------------------------------------
+
+LAID: dict[str, Step] = {
+    "first": lambda h: h,
+    "second": lambda h: h.transpose(0, 1),
+    "last": lambda h: h.movedim(0, -1),
+    "second, another order": lambda h: h[[2, 0, 3, 1]].transpose(0, 1),
+}
+PLACES = torch.tensor([[[1, 2, 3, 0]]])
+
+# Calls of three axes of four. Shapes and axes alone decide where samples on the first axis go ...
+DECIDED: dict[str, Step] = {
+    "relu": lambda h: h.relu(),
+    "product with itself": lambda h: h * h,
+    "product with a constant of more axes": lambda h: h * torch.ones(2, 1, 1, 1),
+    "sum of the last axis": lambda h: h.sum(2),
+    "sum of the last axis, counted from the end": lambda h: h.sum(-1),
+    "sum of the second axis": lambda h: h.sum(1),
+    "sum of the second axis, which stays": lambda h: h.sum(1, keepdim=True),
+    "sum of two axes": lambda h: h.sum((1, 2)),
+    "sum by keyword": lambda h: h.sum(dim=1),
+    "maximum of the last axis": lambda h: h.amax(2),
+    "sorted": lambda h: h.sort().values,
+    "the largest two": lambda h: h.topk(2).values,
+    "cumulated": lambda h: h.cumsum(1),
+    "transposed": lambda h: h.transpose(1, 2),
+    "permuted by a list": lambda h: torch.movedim(h, (1, 2), (2, 1)),
+    "rolled": lambda h: h.roll(1, 1),
+    "rolled, with keywords": lambda h: h.roll(shifts=1, dims=1),
+    "rolled in two axes": lambda h: h.roll((1, 2), (1, 2)),
+    "flattened": lambda h: h.flatten(1),
+    "with one more axis": lambda h: h[:, None],
+    "a slice": lambda h: h[:, 1:],
+    "a place": lambda h: h[:, 2],
+    "two places": lambda h: h[:, 2, 1],
+    "all": lambda h: h[:],
+    "all and the end": lambda h: h[:, ..., 1],
+    "several places": lambda h: h[:, [2, 0]],
+    "joined": lambda h: torch.cat([h, h], 1),
+    "joined along the last axis": lambda h: torch.cat([h, h.relu()], -1),
+    "stacked along the last axis": lambda h: torch.stack([h, h], -1),
+    "halves": lambda h: h.chunk(2, 2)[1],
+    "halves of the second axis": lambda h: h.split(2, 1)[0],
+    "gathered": lambda h: h.gather(1, PLACES.expand(4, 4, 4)),
+    "read by places": lambda h: h.index_select(2, torch.tensor([1, 0])),
+    "written": lambda h: h.index_add(1, torch.tensor([2, 0, 1, 3]), h),
+    "matrices": lambda h: h @ torch.arange(16.0).view(4, 4),
+    "matrices of each with themselves": lambda h: h @ h,
+    "matrices of each with themselves, by bmm": lambda h: torch.bmm(h, h),
+    "linear": lambda h: F.linear(h, torch.arange(12.0).view(3, 4)),
+    "convolution": lambda h: F.conv1d(h, torch.ones(2, 4, 3)),
+    "pooled": lambda h: F.avg_pool1d(h, 2),
+    "maxima of windows": lambda h: F.max_pool1d(h, 2),
+    "softmax": lambda h: h.softmax(-1),
+    "softmax of the second axis": lambda h: F.softmax(h, 1),
+    "softmax of the first axis": lambda h: h.softmax(0),
+    "unit vectors": lambda h: F.normalize(h),
+    "unit vectors along the last axis": lambda h: F.normalize(h, dim=-1),
+    "over its neighbours": lambda h: F.local_response_norm(h, 3),
+    "layer norm": lambda h: F.layer_norm(h, (4,)),
+    "layer norm of two axes": lambda h: F.layer_norm(h, (4, 4)),
+    "group norm": lambda h: F.group_norm(h, 2),
+    "instance norm": lambda h: F.instance_norm(h),
+    "batch norm": lambda h: F.batch_norm(h, torch.zeros(4), torch.ones(4)),
+}
+# ... and a trial says where they go here.
+TRIED_OUT: dict[str, Step] = {
+    "sum with a part of itself": lambda h: h + h[0],
+    "sum with its transpose": lambda h: h + h.transpose(0, 1),
+    "sum of the first two axes": lambda h: h.sum([0, -2]),
+    "sum of the first axis": lambda h: h.sum(0),
+    "sum of everything": lambda h: h.sum(),
+    "maximum of the first axis": lambda h: h.amax(0),
+    "sorted along the first axis": lambda h: h.sort(0).values,
+    "transposed with the first": lambda h: h.transpose(0, 2),
+    "permuted": lambda h: h.permute(0, 2, 1),
+    "flipped": lambda h: h.flip(0),
+    "flipped elsewhere": lambda h: h.flip(2),
+    "rolled as one": lambda h: h.roll(4),
+    "flattened from the first": lambda h: h.flatten(0, 1),
+    "with one more axis in front": lambda h: h[None],
+    "a slice of the first axis": lambda h: h[1:],
+    "everything": lambda h: h[()],
+    "the end": lambda h: h[..., 1],
+    "places in two axes": lambda h: h[:, [2, 0], [1, 1]],
+    "places apart": lambda h: h[:, [2, 0], None, [1, 1]],
+    "places and a number": lambda h: h[:, [2, 0], 1],
+    "places of the first axis": lambda h: h[[3, 1, 2, 0]],
+    "joined with another order": lambda h: torch.cat([h, h.flip(0)], 1),
+    "stacked along the first axis": lambda h: torch.stack([h, h]),
+    "matrices of each": lambda h: h @ h.mT,
+    "matrices of each, by bmm": lambda h: torch.bmm(h, torch.arange(64.0).view(4, 4, 4)),
+    "matrices, one with more axes": lambda h: h[:, None] @ h,
+    "an einsum of each": lambda h: torch.einsum("bij,bjk->ibk", h, h),
+    "a vector": lambda h: h @ torch.arange(4.0),
+}
+
+
+def depends_on(step: Step, x: Tensor) -> Tensor:
+    """Which samples an entry of a step's output depends on, (…, batch): some others take the place of each in turn."""
+    before, seeds = step(x), range(1, 6)
+    turns = torch.eye(len(x), dtype=torch.bool)[..., None, None]
+    changed = [[step(torch.where(turn, seed * positive(seed), x)) != before for seed in seeds] for turn in turns]
+    return torch.stack([torch.stack(each).any(0) for each in changed], -1)
+
+
+def positive(seed: int) -> Tensor:
+    return torch.rand(4, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def lines(owners: Tensor, batch: int) -> list[tuple[int, list[int]]]:
+    """The axes along which entries have one owner per position, with those of the positions: no sample is missing."""
+    rows = [(axis, owners.movedim(axis, 0).reshape(owners.shape[axis], -1)) for axis in range(owners.dim())]
+    return [
+        (a, row[:, 0].tolist()) for a, row in rows if bool((row == row[:, :1]).all()) and len(row.unique()) == batch
+    ]
+
+
+def located(step: Step, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Samples, list[str]]:
+    """Where the samples lie in a step's output, and the calls that were tried out."""
+    layouts: list[Samples] = []
+    tried: list[str] = []
+    locate, try_out = locating.layouts_of, locating._tried_out
+
+    def noted(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
+        layouts.append(locate(op, outputs)[0])
+        return [layouts[-1]] * len(outputs)
+
+    def model(x: Tensor) -> Tensor:
+        step(x)
+        return x + 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr("plrp.tape.recorder.layouts_of", noted)
+        patch.setattr(locating, "_tried_out", lambda op, outputs: tried.append(op.kind) or try_out(op, outputs))
+        record(model, x)
+    return layouts[-2], tried
+
+
+def test_two_samples_are_located_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert located(lambda h: h.permute(1, 0, 2), torch.rand(2, 3, 4), monkeypatch)[0].axis == 1
+    assert located(lambda h: h.sum(0), torch.rand(2, 3, 4), monkeypatch)[0].mixed
+
+
+def test_calls_with_different_indices_are_different_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Callable[[Tensor, Tensor], Tensor]] = [
+        lambda h, index: h[index],
+        lambda h, index: h.index_select(0, index),
+        lambda h, index: h.index_select(dim=0, index=index),
+    ]
+    for read in reads:
+        for order in ([3, 1, 0, 2], [0, 3, 1, 2]):
+            samples, _ = located(
+                lambda h, order=order, read=read: read(h, torch.tensor(order)), positive(0), monkeypatch
+            )
+            assert samples.ids is not None
+            assert samples.ids.tolist() == order
+
+
+@pytest.mark.parametrize("name", [*DECIDED, *TRIED_OUT])
+def test_samples_are_mixed_if_an_entry_depends_on_several_and_else_lie_along_an_axis(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = {**DECIDED, **TRIED_OUT}[name]
+    for laid, lay in LAID.items():
+        samples, tried = located(lambda h, lay=lay: step(lay(h)), positive(0), monkeypatch)
+        depends = depends_on(lambda h, lay=lay: step(lay(h)), positive(0))
+        along = lines(depends.int().argmax(-1), 4) if bool((depends.sum(-1) == 1).all()) else []
+        assert bool(samples.mixed) == (not along), laid
+        if along:
+            ids = range(4) if samples.ids is None else samples.ids.tolist()
+            assert (samples.axis, list(ids)) in along, laid
+        if laid == "first":
+            assert bool(tried) == (name in TRIED_OUT)
 
 
 # --- random models ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pickle
 import re
 import shutil
 import warnings
@@ -397,6 +398,61 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("bert", ("mask token", "deletion")),
+        ("masked", ("mask token", "other tokens")),
+        ("llama", ("deletion", "other tokens")),
+        ("bart", ("mask token", "other tokens")),
+    ],
+)
+def test_the_model_is_asked_about_its_words(kind: str, names: tuple[str, str], bytewise: Any, wordwise: Any) -> None:
+    own = wordwise if kind in ("bert", "masked") else bytewise
+    model = built(kind, len(own), **({"num_labels": 3} if kind == "bert" else {}))
+    text = "Paris is the [MASK] of France." if kind == "masked" else PROMPT
+    found = plrp.text.explain(model, own, text)
+    passes: list[int] = []
+    handle = model.register_forward_hook(lambda module, given, options, output: passes.append(1), with_kwargs=True)
+    verdict = found.test(batch_size=1)
+    handle.remove()
+    assert len(passes) == verdict.passes <= 128
+    words = [n for n, token in enumerate(found.tokens) if not token.special]
+    assert verdict.names == names
+    torch.testing.assert_close(verdict.relevance[0], found.relevance[words].double(), rtol=1e-5, atol=1e-7)
+    assert verdict.words() in str(found)
+    assert found.traced is not None
+    ids, forward = found.traced.trace.inputs[0].data, found.traced.trace._recorder.model
+    place = () if found.traced.position is None else (found.traced.position,)
+    score = forward(ids)[0][(*place, found.number)]
+    for part, n in enumerate(words):
+        if "deletion" in names:
+            changed = forward(torch.cat([ids[:, :n], ids[:, n + 1 :]], 1))
+            which = names.index("deletion")
+        else:
+            changed, which = forward(ids.index_fill(1, torch.tensor([n]), _mask_of(own))), 0
+        drop = float((score - changed[0][(*place, found.number)]).detach())
+        assert float(verdict.drops[0][which, part]) == pytest.approx(drop, abs=2e-5)
+
+
+def _mask_of(tokenizer: Any) -> int:
+    ids = (getattr(tokenizer, f"{name}_token_id") for name in ("mask", "unk", "pad", "eos"))
+    return int(next(one for one in ids if one is not None))
+
+
+def test_a_long_text_is_asked_about_by_word(bert: Any, wordwise: Any) -> None:
+    found = plrp.text.explain(bert, wordwise, "the capital of France is Paris")
+    tokens = found.test().relevance[0]
+    assert len(tokens) == 6
+    few = found.test(budget=20)
+    assert 2 <= len(few.relevance[0]) < 6
+    assert few.passes <= 20
+    assert float(few.relevance[0].sum()) == pytest.approx(float(tokens.sum()), rel=1e-5)
+    again = pickle.loads(pickle.dumps(found))
+    with pytest.raises(ValueError, match="stored without its model, which would have to answer"):
+        again.test()
+
+
 @pytest.fixture(scope="module")
 def folder(llama: Any, bytewise: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
@@ -414,6 +470,10 @@ def test_the_command_prints_and_saves(folder: Path, tmp_path: Path, capsys: pyte
     assert " France" in out
     assert "loaded in" in err
     assert all(os.path.getsize(file) for file in files)
+    assert main(["text", PROMPT, "--model", str(folder), "--test", "--budget", "60"]) == 0
+    out, err = capsys.readouterr()
+    assert "Agreement with the network over" in out
+    assert "--test asks the network: at most 60 more forward passes" in err
     assert main(["text", PROMPT, "--model", str(folder), "--span", "2", "-q"]) == 0
     assert capsys.readouterr() == ("", "")
 
@@ -424,6 +484,8 @@ def test_the_command_prints_and_saves(folder: Path, tmp_path: Path, capsys: pyte
         (["--target", " Paris London"], "is 2 tokens"),
         (["--unit", "position"], "go with -p"),
         (["--span", "2", "--target", " Paris"], "leave out --target"),
+        (["--span", "2", "--test"], "--test asks about one answer"),
+        (["--test", "--budget", "5"], "budget=5 is too small"),
         (["--composite", "attn"], "attnlrp"),
         (["-o", "x.txt"], "should end in"),
         (["--model", "nowhere"], "does not exist"),

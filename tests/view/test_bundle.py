@@ -229,8 +229,16 @@ def test_an_explanation_saves_its_page(explanation: plrp.Explanation, tmp_path: 
     exact = explanation.relevance[0].double().sum(0).numpy()
     assert np.array_equal(found.relevance("maps", 1) != 0, exact != 0)
     with pytest.raises(ValueError, match=r"should end in \.html"):
-        explanation.save(tmp_path / "x.png", proportions=(0.2,), targets=1)
+        explanation.save(tmp_path / "x.docx", proportions=(0.2,), targets=1)
     assert [file.name for file in tmp_path.iterdir()] == ["x.html"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_an_explanation_saves_its_figure(explanation: plrp.Explanation, tmp_path: Path, suffix: str) -> None:
+    explanation.save(tmp_path / f"x{suffix}", names={int(explanation.target[0]): "tabby"})
+    content = (tmp_path / f"x{suffix}").read_bytes()
+    assert content.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
+    assert suffix != ".svg" or b"tabby (" in content
 
 
 def test_one_sample_of_a_batch_and_of_a_trace(explanation: plrp.Explanation) -> None:

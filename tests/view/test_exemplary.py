@@ -57,7 +57,7 @@ def test_a_layer_shows_patches_of_the_channels_it_reads(shown: Bundle, reading: 
             given = row.get("exemplars", [])
             assert len(given) == len(expected)
             for one, exemplar in zip(given, expected, strict=True):
-                assert one["caption"].startswith(f"input {exemplar.name}: gave channel {row['channel']} relevance")
+                assert one["caption"].startswith(f"input {exemplar.name}: gave channel {row['channel']} ")
                 small = Image.fromarray(reading.patch(source, row["channel"], exemplar))
                 small.thumbnail((exemplary_module.SIDE, exemplary_module.SIDE))
                 assert np.abs(decoded(one["picture"]).astype(float) - np.asarray(small)).mean() < 12  # JPEG

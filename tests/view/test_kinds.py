@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -157,19 +159,35 @@ def test_a_notebook_is_given_a_page_and_a_widget_that_answers_it(
     import IPython
     from IPython import display as display_module
 
-    shown, _ = mime_bundle(explanation)  # no notebook: no widget is shown
+    page = explanation.page()
+    shown, _ = page._repr_mimebundle_()  # no notebook: no widget is shown
     assert sorted(shown) == ["text/html", "text/plain"]
     assert shown["text/html"].startswith("<iframe srcdoc=")
     outputs: list[dict[str, Any]] = []
     monkeypatch.setattr(IPython, "get_ipython", object)
     monkeypatch.setattr(display_module, "display", lambda output, raw: outputs.append(output))
-    shown, _ = mime_bundle(explanation)
+    shown, _ = page._repr_mimebundle_()
     (output,) = outputs
     assert sorted(output) == [VIEW, "text/plain"]
     assert output["text/plain"] == ""
     assert "&quot;host&quot;:&quot;" in shown["text/html"]
-    other = plrp.explain(nn.Linear(3, 2), torch.rand(1, 3))
-    assert other._repr_mimebundle_() is None  # the ledger's table stays
+
+
+def test_a_notebook_shows_the_figure_at_once_and_explains_nothing_anew(
+    explanation: plrp.Explanation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plrp.explanation, "record", lambda *_, **__: pytest.fail("a forward pass for a picture"))
+    shown, _ = mime_bundle(explanation)
+    picture = re.search(r'src="data:image/png;base64,([^"]+)"', shown["text/html"])
+    assert picture is not None
+    assert base64.b64decode(picture[1]).startswith(b"\x89PNG")
+    assert "explanation.page()" in shown["text/html"]
+
+
+def test_inputs_without_a_figure_show_the_ledger_in_a_notebook() -> None:
+    other = plrp.explain(nn.Conv3d(1, 2, 2), torch.rand(1, 1, 3, 3, 3), target=(0, 0, 0, 0))
+    assert other._repr_mimebundle_() is None
+    assert "<table" in other._repr_html_()
 
 
 def test_a_notebook_answers_with_the_path_that_was_asked_for(explanation: plrp.Explanation) -> None:

@@ -220,7 +220,7 @@ def test_work_ends_when_its_visitor_leaves(address: str, explainer: Host, monkey
     assert len(bundles(post(address, photograph())[1])) == 2  # the next one is served
 
 
-@pytest.mark.parametrize("path", ["/explain?name=x.png", "/channel"])
+@pytest.mark.parametrize("path", ["/explain?name=x.png", "/channel", "/test"])
 def test_a_visitor_who_leaves_amid_an_upload_prints_nothing(
     address: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,8 +275,8 @@ def ask(address: str, token: str = TOKEN, **wanted: Any) -> tuple[int, dict[str,
     return sent(address, json.dumps(wanted).encode(), token)
 
 
-def sent(address: str, content: bytes, token: str = TOKEN) -> tuple[int, dict[str, Any]]:
-    request = urllib.request.Request(f"{address}/channel", content, {"x-plrp-token": token})
+def sent(address: str, content: bytes, token: str = TOKEN, to: str = "channel") -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"{address}/{to}", content, {"x-plrp-token": token})
     try:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, json.loads(answer.read())
@@ -304,6 +304,23 @@ def test_any_channel_and_another_class_are_computed_from_the_kept_pass(
     _, lines = post(address, b"", session=session, target="fish & chips")
     facts = bundles(lines)[-1].facts
     assert facts["targets"][facts["start"]["target"]]["name"] == "fish & chips"
+
+
+def test_a_map_of_the_page_is_tested(address: str) -> None:
+    _, lines = post(address, photograph(), name="disc.png")
+    session, number = lines[-1]["facts"]["session"], bundles(lines)[-1].facts["targets"][0]["number"]
+    wanted = {"session": session, "number": number, "method": "lambda", "p": 0.4}
+    status, verdict = sent(address, json.dumps(wanted).encode(), to="test")
+    inputs = network_input(decode_photograph(photograph(), "disc"), PREPROCESSING)[None]
+    explained = plrp.explain(network(), inputs, composite="epsilon-plus-flat", pruning=plrp.Pruning(p=0.4))
+    expected = explained.test().facts()
+    assert status == 200
+    assert verdict["words"] == expected["words"]
+    assert verdict["drops"] == [pytest.approx(row, abs=1e-5) for row in expected["drops"]]
+    assert sent(address, json.dumps(wanted).encode(), "wrong", "test")[0] == 403
+    for change in ({"layer": "5"}, {"p": 2}, {"number": "0"}, {"method": "x"}):
+        assert sent(address, json.dumps({**wanted, **change}).encode(), to="test")[0] == 400
+    assert "no longer kept" in sent(address, json.dumps({**wanted, "session": "x"}).encode(), to="test")[1]["problem"]
 
 
 def test_questions_that_no_page_asks_are_refused(address: str) -> None:

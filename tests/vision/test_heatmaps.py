@@ -6,7 +6,9 @@ import re
 from importlib import resources
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,19 @@ def test_flow_ledger_and_curves_of_the_page_stay_apart_for_colour_blind_eyes(sch
 def test_unknown_colours_are_named() -> None:
     with pytest.raises(ValueError, match="unknown colours 'rainbows': choose red-blue, orange-purple"):
         heatmap(np.ones((2, 2)), colours="rainbows")
+
+
+def test_a_colour_map_of_matplotlib_is_taken_as_an_object_too() -> None:
+    relevance = np.random.default_rng(0).normal(size=(5, 7))
+    by_name, by_object = (heatmap(relevance, colours=c) for c in ("PuOr", matplotlib.colormaps["PuOr"]))
+    assert np.array_equal(by_name.numpy(), by_object.numpy())
+    assert "PuOr" in repr(by_object)
+
+
+@pytest.mark.parametrize("colours", ["viridis", "Reds", "gray", matplotlib.colormaps["magma"]])
+def test_colours_that_do_not_diverge_are_refused(colours: Any) -> None:
+    with pytest.raises(ValueError, match=r"do not diverge from their middle.*choose red-blue"):
+        heatmap(np.ones((2, 2)), colours=colours)
 
 
 # Scale
@@ -262,8 +277,15 @@ def test_png_holds_the_pixels(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(image), drawn.numpy())
     assert np.array_equal(np.asarray(drawn.pil()), drawn.numpy())
     assert drawn._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="2 heatmaps do not fit one plain picture"):
-        heatmap(torch.randn(2, 3, 8, 8)).save(tmp_path / "b.png")
+
+
+def test_several_heatmaps_become_one_figure_without_room_for_titles(tmp_path: Path) -> None:
+    heatmap(torch.randn(2, 3, 30, 60)).save(tmp_path / "two.png")
+    with Image.open(tmp_path / "two.png") as image:
+        pixels = np.asarray(image.convert("L"))
+    rows = np.flatnonzero((pixels < 250).any(1))
+    assert rows[0] < 0.1 * len(pixels)  # no blank band above
+    assert rows[-1] > 0.9 * len(pixels)
 
 
 def test_labels_stay_text_in_svg_and_pdf(tmp_path: Path) -> None:

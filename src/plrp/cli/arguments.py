@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plrp.errors import NotWritable, UsageError
-from plrp.settings import Option, PruningSettings, Settings, SettingsType, default_of, options, proportion
+from plrp.files import PICTURES
+from plrp.settings import Option, PruningSettings, Settings, SettingsType, count, default_of, options, proportion
 from plrp.spelling import printable
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ EXIT_CODES = """\
 exit codes: 0 finished; 1 failed while working; 2 wrong usage: an option, or the file it names, cannot be used;
 3 finished; some parts failed (listed); 130 interrupted
 """
-
-PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
-"""The suffixes of pictures that `plrp.files.save_figure` writes."""
-
 
 Shown: TypeAlias = dict[str, str | tuple[Any, ...]]
 """Options that are written as `--help` shows them: see `add_options`."""
@@ -173,6 +170,21 @@ def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
     given = chosen(arguments, "address", "threads", "tries") | {"gpus": arguments.gpus_per_worker}
     given = {name: value for name, value in given.items() if value is not None}
     return RayCluster(workers=arguments.workers, runtime_env=environment, **given)
+
+
+def test_options(of: str) -> Shown:
+    """The options that ask the network whether its explanations are true; `of` is what is tested."""
+    return {
+        "--test": f"ask the network whether {of} is true: replace parts of the input in two ways, and compare (see "
+        "--budget)",
+        "--budget N": ("forward passes of --test, at most", count, 128),
+    }
+
+
+def say_price(budget: int, quiet: bool, times: int = 1) -> None:
+    """Say beforehand what --test costs."""
+    each = f"{times} × " if times > 1 else ""
+    say(f"plrp: --test asks the network: at most {each}{budget} more forward passes", quiet)
 
 
 def say(text: str, quiet: bool = False) -> None:

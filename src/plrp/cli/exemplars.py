@@ -30,11 +30,13 @@ examples:
   plrp exemplars photos/ --model resnet50 --layers layer3.5.conv2 layer4.2.conv2 --out exemplars
   plrp exemplars photos/ --model resnet50 --layers layer4.2.conv2 --channels 12,40 --out exemplars
   plrp exemplars photos/ --model networks.py:build --weights best.pt --out exemplars --engine ray
+  plrp exemplars photos/ --model resnet50 --layers layer4.2.conv2 --subspaces drsa --out subspaces
 
 Channels are those of a layer's output, as in `plrp.explain(condition={layer: [channel]})`. The work is stored part by
 part: the same command resumes a search that was killed. Also written: channels.csv (relevance of every channel over all
 photographs), a picture per layer (of --channels or of the strongest), and index.html with both, the channels that
-classes use, prototypes and outliers.
+classes use, prototypes and outliers. With --subspaces the same for subspaces of one layer, and subspaces.npz with their
+bases (subspaces, channels, dimensions).
 """
 
 
@@ -50,6 +52,12 @@ PICTURE: Shown = {
     "--channels N,N,…": ("channels to draw (default: the strongest eight)", numbers),
     "--by {relevance,activation}": ("draw the photographs with most …", str, "relevance"),
     "--no-pictures": "search, and draw nothing",
+}
+
+SUBSPACES: Shown = {
+    "--subspaces {prca,drsa}": "subspaces of the layer's channels instead, by this method",
+    "--count N": ("how many", count, 4),
+    "--dimensions N": ("of each", count, 8),
 }
 
 WORK: Shown = {
@@ -80,6 +88,7 @@ def add_parser(subparsers: Any) -> None:
     how = parser.add_argument_group("explanation")
     add_pruning(how, default=None, offered=())
     add_settings(how, PhotographSettings, "composite")
+    add_options(parser.add_argument_group("subspaces"), SUBSPACES)
     add_options(parser.add_argument_group("pictures"), PICTURE)
     add_options(parser.add_argument_group("work"), WORK)
     add_cluster(parser)
@@ -90,7 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, then draw."""
     check_composite(arguments.composite)
     engine = cluster_of(arguments)
-    from plrp.concepts.search import PhotographSearch, gather, run_search
+    from plrp.concepts.relevant_subspaces import search_subspaces
+    from plrp.concepts.search import POSITIONS, PhotographSearch, gather, run_search
     from plrp.files import write_csv
     from plrp.runs.work import Execution
 
@@ -98,6 +108,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and not isinstance(arguments.out, Path) and not arguments.no_pictures:
         raise UsageError("pictures are written to a folder of this machine: add --no-pictures for a bucket.")
     how = chosen(arguments, "composite", "part_size", "batch_size")
+    if arguments.subspaces:
+        if len(arguments.layers or [""]) > 1:
+            raise UsageError("subspaces are those of one layer: name one with --layers.")
+        how["positions"] = POSITIONS
     with usage():
         search = PhotographSearch(
             arguments.model,
@@ -112,10 +126,20 @@ def run(arguments: argparse.Namespace) -> int:
         )
     quiet = arguments.quiet
     how = {"show_progress": False if quiet else None, "say": lambda text: say(f"plrp: {text}", quiet)}
-    exemplars = run_search(search, Execution(workers=arguments.workers, engine=engine, **how), gather)
+    execution = Execution(workers=arguments.workers, engine=engine, **how)
+    if arguments.subspaces:
+        with usage():
+            made = search_subspaces(search, execution, arguments.subspaces, arguments.count, arguments.dimensions)
+        exemplars = made.exemplars
+    else:
+        made = exemplars = run_search(search, execution, gather)
     if not quiet:
-        tell(exemplars)
+        tell(made)
     if isinstance(arguments.out, Path):
+        if arguments.subspaces:
+            import numpy as np
+
+            np.savez(arguments.out / "subspaces.npz", bases=made.bases, held=made.held)
         rows = exemplars.table()
         write_csv(arguments.out / "channels.csv", list(rows[0]), [list(row.values()) for row in rows])
         if not arguments.no_pictures:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, usage
+from plrp.files import PICTURES
 from plrp.settings import check_composite, count, proportion
 from plrp.vision.photograph_settings import PhotographSettings, names
 
 from .arguments import (
-    PICTURES,
     Shown,
     add_options,
     add_pruning,
@@ -28,9 +28,13 @@ from .arguments import (
     m_remedy,
     pruning_of,
     say,
+    say_price,
     settings_of,
     tell,
+    test_options,
 )
+from .photograph_log import PAGE as PAGE_OF_ALL
+from .photograph_log import PhotographLog
 
 if TYPE_CHECKING:
     from plrp.models.loading import LoadedModel
@@ -55,7 +59,8 @@ examples:
   plrp explain street.jpg --model deeplabv3_resnet50 --target dog     where a segmenter sees dogs
 
 With several photographs, or a folder of them, -o and --save name a folder, or a file whose name becomes the beginning
-of each result's name.
+of each result's name. A folder of results also has photographs.csv and photographs.html; the same command started
+again explains the photographs that are missing there.
 exit codes: 0 finished; 1 failed while working, or some photographs could not be read (the others are finished);
 2 wrong usage: an option, or the file it names, cannot be used, or all photographs are missing; 130 interrupted
 """
@@ -85,6 +90,7 @@ NETWORK: Shown = {
 OUTPUT: Shown = {
     "-o --out PATH": "picture (.png, .svg, .pdf, .jpg, .webp), page (.html) or folder (default: PHOTO-plrp.png here)",
     "--save FILE": "also write relevance and settings as .npz, or a folder of them",
+    **test_options("the map of -p, or each of --compare,"),
     "--mask FILE": "the object in white on black: a page shows the relevance inside it",
     "-q --quiet": "print nothing but errors",
 }
@@ -158,6 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
     archives = output_paths(arguments.save, photographs, ".npz", "", folder) if arguments.save else None
     check_outputs(arguments, photographs, outputs, archives or ())
     with usage():
+        from plrp.metrics.questions import POINTS
         from plrp.vision.photograph_explanation import photograph_reference
 
         model, prunings = prepared(arguments)
@@ -167,16 +174,32 @@ def run(arguments: argparse.Namespace) -> int:
         if reference is not None and arguments.compare and "lrp" not in beside:
             beside = (*beside, "lrp")  # the grid is of differences: LRP goes beside it
         settings = settings_of(PhotographSettings, arguments, prunings=prunings, reference=reference, beside=beside)
-    queue = PhotographQueue(arguments, model, settings, exemplars)
+    results: Sequence[Path | None] = archives or [None] * len(photographs)
+    wanted = list(zip(photographs, outputs, results, strict=True))
+    many = folder or (len(photographs) > 1 and in_folder(arguments.out))
+    log = PhotographLog(outputs[0].parent, arguments, model) if many else None
+    if log is not None:
+        wanted = [one for one in wanted if not log.has(*one)]
+        if len(wanted) < len(photographs):
+            before = len(photographs) - len(wanted)
+            say(f"plrp: {before} of {len(photographs)} photographs are explained already ({log.table})")
+    if arguments.test:
+        passes = arguments.budget + 4 * POINTS * len(prunings) * bool(arguments.compare)
+        say_price(passes, arguments.quiet, len(wanted))
+    queue = PhotographQueue(arguments, model, settings, exemplars, log)
     try:
-        queue.explain(photographs, outputs, archives or [None] * len(photographs))
+        queue.explain(wanted)
     except KeyboardInterrupt:
-        say(f"plrp: interrupted; {queue.done} of {len(photographs)} photographs are done")
+        resume = "" if log is None else "; the same command explains the rest"
+        say(f"plrp: interrupted; {queue.done} of {len(wanted)} photographs are done{resume}")
         return 130
+    if log is not None and log.rows:
+        log.write_page()
+        say(f"plrp: all results in {log.table} and {log.folder / PAGE_OF_ALL}", arguments.quiet)
     if queue.broken and (queue.done > 1 or arguments.quiet):
         say(f"plrp: the arithmetic broke in explanations of {queue.broken} of {queue.done} photographs")
-    if skipped := len(photographs) - queue.done:
-        say(f"plrp: {queue.done} of {len(photographs)} photographs explained, {skipped} skipped")
+    if skipped := len(wanted) - queue.done:
+        say(f"plrp: {queue.done} of {len(wanted)} photographs explained, {skipped} skipped")
     return 1 if skipped else 0
 
 
@@ -217,33 +240,46 @@ class PhotographQueue:
     model: LoadedModel
     settings: PhotographSettings
     exemplars: ChannelPatches | None
+    log: PhotographLog | None = None
     done: int = 0
     broken: int = 0
 
-    def explain(self, photographs: Sequence[Path], outputs: Sequence[Path], archives: Sequence[Path | None]) -> None:
-        """Explain, write and report each photograph; bad files are reported and skipped."""
+    def explain(self, wanted: Sequence[tuple[Path, Path, Path | None]]) -> None:
+        """Explain, write and report each photograph, of which the results' files are given; bad ones are skipped."""
         from plrp.balance import unwarned
         from plrp.progress import progress
         from plrp.vision.photograph_explanation import explain_photograph
         from plrp.vision.photographs import BadImage, read_photograph
 
-        pages = any(path.suffix.lower() == PAGE for path in outputs)  # long work, shown in parts of a photograph
+        pages = any(
+            output.suffix.lower() == PAGE for _, output, _ in wanted
+        )  # long work, shown in parts of a photograph
         show = False if self.arguments.quiet else None
-        with progress("explaining", len(photographs), show, unit="share" if pages else "items", transient=True) as step:
+        with progress("explaining", len(wanted), show, unit="share" if pages else "items", transient=True) as step:
             move_to = forwards(step)
-            for number, (path, output, archive) in enumerate(zip(photographs, outputs, archives, strict=True)):
+            for number, (path, output, archive) in enumerate(wanted):
                 move_to(number, 0, path.name)
                 try:
                     photograph = read_photograph(path)
                     make_folder(output.parent)
                     with unwarned():  # the report says it
                         explanation = explain_photograph(photograph, self.model, self.settings)
+                        self.test(explanation)
                 except BadImage as error:
                     say(f"plrp: skipped: {error}")
                     continue
                 with unwarned():
                     written = self.write(explanation, output, archive, partial(move_to, number))
+                if self.log is not None:
+                    self.log.add(explanation, output)
                 self.report(explanation, written)
+
+    def test(self, explanation: ExplainedPhotograph) -> None:
+        """Ask the network about the map of -p, or about all maps of --compare, if --test says so."""
+        if not self.arguments.test:
+            return
+        with usage():
+            explanation.test(*(explanation.prunings if self.arguments.compare else ()), budget=self.arguments.budget)
 
     def report(self, explanation: ExplainedPhotograph, written: Sequence[Path]) -> None:
         """Count a photograph that is finished, and print its report."""
@@ -491,7 +527,13 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
     remedy = m_remedy("--method")
     said = {name: balance.words(remedy) for name, balance in explanation.broken.items()}
-    return lines + [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
+    lines += [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
+    return lines + [f"  {name}: {verdict.words()}" for name, verdict in explanation.verdicts.items()]
+
+
+def in_folder(given: str | None) -> bool:
+    """Whether -o or --save names a folder."""
+    return given is not None and (given.endswith(("/", "\\")) or Path(given).is_dir())
 
 
 def output_paths(
@@ -510,7 +552,7 @@ def output_paths(
     if given is None:
         return [Path(f"{name}{tail}{suffix}") for name in names]
     path = Path(given)
-    if given.endswith(("/", "\\")) or path.is_dir() or (folder and not path.suffix and not path.exists()):
+    if in_folder(given) or (folder and not path.suffix and not path.exists()):
         return [path / f"{name}{suffix}" for name in names]
     if not path.suffix:
         raise UsageError(f"{given} has no suffix: write {given}{suffix} for a file, {given}/ for a folder.")

@@ -6,7 +6,8 @@ import argparse
 import json
 import os
 import sys
-from contextlib import suppress
+from collections import Counter
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from .arguments import (
     forwards,
     m_remedy,
     say,
+    say_price,
     settings_of,
     tell,
 )
@@ -115,6 +117,8 @@ def check_composite(text: str | None, reference: str | None = None) -> None:
 PAGE: Shown = {
     "--html FILE": "also write a page in which p is a slider: logos of the first sequences, seqlets, layers and ledger",
     "--html-sequences N": ("sequences on that page", count, 8),
+    "--test N": ("ask the network whether the maps of the first N sequences are true: verdicts.tsv", count),
+    "--budget N": ("forward passes of --test per sequence, at most", count, 128),
     "--workers N": ("workers on the cluster (default: as many as fit)", count),
 }
 
@@ -164,7 +168,11 @@ def run_explain(arguments: argparse.Namespace) -> int:
         say(f"no --weights: {arguments.model}() is taken as it is; if it does not load weights itself, they are random")
     files = arguments.sequences, arguments.model, arguments.out
     how = {"shard": arguments.shard, "engine": engine, "about": {"model": arguments.model}}
-    outcome = genomics.explain_file(*files, settings, say=say, **how)
+    if arguments.test:
+        say_price(arguments.budget, False, arguments.test)
+    how |= {"test": arguments.test or 0, "budget": arguments.budget}
+    with usage() if arguments.test else nullcontext():
+        outcome = genomics.explain_file(*files, settings, say=say, **how)
     state = f"{outcome.done} of {outcome.parts} parts done"
     if outcome.failures:
         say(f"plrp: {state}. Fix the cause and start again. {by_cause(outcome.failures)}")
@@ -172,6 +180,9 @@ def run_explain(arguments: argparse.Namespace) -> int:
     if not outcome.complete:
         _say_at_the_end(f"{state}; the other shards write the rest, and the last one gathers the results")
         return 0
+    if outcome.judgements:
+        said = "; ".join(f"{judgement}: {n}" for judgement, n in Counter(outcome.judgements).most_common())
+        tell(f"the network says of {plural(len(outcome.judgements), 'map')}: {said} (verdicts.tsv)")
     if arguments.html is not None:
         write_page(arguments, settings)
     _say_at_the_end(f"{plural(outcome.sequences, 'sequence')} explained ({state}); results in {arguments.out}")

@@ -12,7 +12,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count, reference_named
 
-from .arguments import Shown, add_options, add_pruning, chosen, m_remedy, pruning_of, say, tell
+from .arguments import Shown, add_options, add_pruning, chosen, m_remedy, pruning_of, say, say_price, tell, test_options
 from .explain import page_options, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -54,6 +54,7 @@ EXPLANATION: Shown = {
 }
 
 OUTPUT: Shown = {
+    **test_options("the map"),
     "-o --out FILE": "coloured text (.svg, .png, .pdf), numbers (.csv, .json), or a page with p as a slider (.html: "
     "this takes minutes with a language model)",
     **page_options("answers"),
@@ -114,6 +115,10 @@ def run(arguments: argparse.Namespace) -> int:
             }
             explanation = text.explain(model, tokenizer, given, span=span, pruning=pruning, **asked)
     say(f"plrp: explained in {time.monotonic() - begun:.1f} s", arguments.quiet)
+    if arguments.test:
+        say_price(arguments.budget, arguments.quiet)
+        with usage():
+            explanation.test(arguments.budget, show_progress=False if arguments.quiet else None)
     if not arguments.quiet:
         print(explanation.show(by_word=arguments.words, columns=arguments.columns))  # its words are visible
         if span is None:
@@ -126,6 +131,8 @@ def check(arguments: argparse.Namespace) -> None:
     """Refuse wrong options before torch is imported, which takes seconds."""
     if arguments.span is not None and (arguments.target or arguments.against or arguments.layers):
         raise UsageError("--span explains its own tokens: leave out --target, --against and --layers.")
+    if arguments.span is not None and arguments.test:
+        raise UsageError("--test asks about one answer: leave out --span, or name the answer with --target.")
     if arguments.p is None and (arguments.redistribution != "lambda" or arguments.unit != "auto"):
         raise UsageError("--method and --unit go with -p.")
     if arguments.composite is not None:

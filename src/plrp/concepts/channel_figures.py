@@ -295,7 +295,8 @@ def token_contexts(
                 if i == example.place[0]:
                     word = word[: len(word) - len(word.lstrip(" "))] + f"⟦{word.lstrip(' ')}⟧"
                 cells.append(Cell(word, value / largest, False, f"{value:.3g}"))
-            caption = f"{layer}, {exemplars.unit} {channel}: {by} {example.value:.3g} in input {example.name}"
+            value = f"{example.value:.1%} of the relevance" if by == "relevance" else f"{by} {example.value:.3g}"
+            caption = f"{layer}, {exemplars.unit} {channel}: {value} in input {example.name}"
             sentences.append(Sentence(caption, cells))
     return sentences
 

@@ -19,9 +19,9 @@ from plrp.tables import render_table
 class Exemplar:
     """One input that stands for a channel.
 
-    sample: its number in the data, name: what it is called there; value: the relevance (summed over positions) or the
-    largest activation that the channel has in it; place: where in the channel's map it is strongest: (row, column),
-    (position,), (token,).
+    sample: its number in the data, name: its name there; value: the channel's share of the layer's relevance in this
+    input (`LayerTotals.shares`), or its largest activation; place: where in the channel's map it is strongest: (row,
+    column), (position,), (token,).
     """
 
     sample: int
@@ -44,6 +44,15 @@ class LayerTotals:
     relevant_at: npt.NDArray[np.int32]
     active_at: npt.NDArray[np.int32]
     space: tuple[int, ...]
+
+    @property
+    def shares(self) -> npt.NDArray[np.float64]:
+        """The relevance of each input divided by its Σ|R| over the channels, so that inputs with large scores count no
+        more than others; zeros where no relevance arrived.
+        """
+        relevance = self.relevance.astype(np.float64)
+        total = np.abs(relevance).sum(1, keepdims=True)
+        return np.divide(relevance, total, out=np.zeros_like(relevance), where=total > 0)
 
 
 class Exemplars(Mapping[str, LayerTotals]):
@@ -79,7 +88,7 @@ class Exemplars(Mapping[str, LayerTotals]):
         return len(self.layers)
 
     def of(self, layer: str, channel: int, count: int = 8, by: str = "relevance") -> list[Exemplar]:
-        """The inputs that gave a channel most relevance, or in which it was most active, strongest first.
+        """The inputs in which a channel has the largest share of relevance, or is most active, strongest first.
 
         Only inputs with a positive value are exemplars.
         """
@@ -90,15 +99,18 @@ class Exemplars(Mapping[str, LayerTotals]):
         channels = totals.relevance.shape[1]
         if not 0 <= channel < channels:
             raise IndexError(f"There is no {self.unit} {channel} in '{layer}': it has {channels}, 0…{channels - 1}.")
-        values, places = getattr(totals, by)[:, channel], strongest_at[by][:, channel]
+        values = totals.shares[:, channel] if by == "relevance" else totals.activation[:, channel]
+        places = strongest_at[by][:, channel]
         order = [s for s in np.argsort(-values, kind="stable")[:count].tolist() if values[s] > 0]
         at = [tuple(int(i) for i in np.unravel_index(places[s], totals.space)) for s in order]
         return [Exemplar(s, self.names[s], float(values[s]), place) for s, place in zip(order, at, strict=True)]
 
     def strongest(self, layer: str, count: int = 8, samples: Iterable[int] | None = None) -> list[int]:
-        """The channels with most |relevance| over all inputs, or over some `samples`."""
-        chosen = self[layer].absolute if samples is None else self[layer].absolute[list(samples)]
-        return np.argsort(-chosen.sum(0), kind="stable")[:count].tolist()
+        """The channels that speak most for the explained classes, by their positive shares of relevance in all inputs,
+        or in some `samples`.
+        """
+        shares = self[layer].shares if samples is None else self[layer].shares[list(samples)]
+        return np.argsort(-shares.clip(min=0).sum(0), kind="stable")[:count].tolist()
 
     def table(self) -> list[dict[str, Any]]:
         """A record per channel: its share of the layer's Σ|R| over all inputs, as Yeom et al. (2021) rank neurons, its
@@ -132,20 +144,19 @@ class Exemplars(Mapping[str, LayerTotals]):
 
 
 # --- classes: the channels that they use, and their few typical ways to use them (Dreyer et al. 2024) -----------------
-# A *concept vector* is the relevance that the channels of one layer receive for one input, divided by its Σ|R|.
+# A *concept vector* is the relevance that the channels of one layer receive for one input: a row of `shares`.
 
 
 def concept_vectors(
     exemplars: Exemplars, layer: str, explained: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """The inputs of a class (None: all) that gave the layer any relevance, and their vectors (inputs, channels)."""
-    relevance = exemplars[layer].relevance.astype(np.float64)
-    total = np.abs(relevance).sum(1)
-    chosen = total > 0
+    shares = exemplars[layer].shares
+    chosen = shares.any(1)
     if explained is not None:
         chosen &= exemplars.classes == explained
     rows = np.flatnonzero(chosen)
-    return rows, relevance[rows] / total[rows, None]
+    return rows, shares[rows]
 
 
 def class_channels(exemplars: Exemplars, layer: str, explained: int, count: int = 8) -> list[dict[str, Any]]:

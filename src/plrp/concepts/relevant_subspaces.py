@@ -24,7 +24,7 @@ from plrp.runs.work import Execution
 from plrp.tables import render_table
 
 from .exemplar_results import Exemplars
-from .search import Search, run_search, searching, totals_of, whole_arrays
+from .search import POSITIONS, Search, run_search, searching, totals_of, whole_arrays
 
 STEPS, SMALLEST = 1000, 1e-7  # of an ascent: their number, and the relative gain below which it ends
 
@@ -66,7 +66,7 @@ def subspaces(
     count: int = 4,
     dimensions: int = 8,
     *,
-    positions: int = 64,
+    positions: int = POSITIONS,
     starts: int = 3,
     seed: int = 0,
     out: str | Path | Place | None = None,

@@ -54,6 +54,7 @@ LAYOUT = RunLayout(
     words={"digest": "the inputs", "weights_digest": "the weights", "model_digest": "the model"},
     decisive=lambda settings: {name: value for name, value in settings.items() if name not in UNDECISIVE},
 )
+POSITIONS = 64  # of each input, at which contexts are stored
 T = TypeVar("T")
 COLUMNS = [column.name for column in fields(LayerTotals) if column.name != "space"]
 

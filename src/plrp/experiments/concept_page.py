@@ -25,18 +25,18 @@ def render_concepts(
     exemplars: Exemplars, inputs: NumberedInputs, figures: dict[str, Figure], categories: Sequence[str] | None = None
 ) -> str:
     """The page as one HTML document; `figures` are the patches of each layer's channels."""
-    body = cards({"inputs": f"{len(exemplars.names):,}", "layers": f"{len(exemplars)}"})
+    unit, body = exemplars.unit, cards({"inputs": f"{len(exemplars.names):,}", "layers": f"{len(exemplars)}"})
     for layer, figure in figures.items():
         body += section(
-            f"Channels of {layer}",
-            "<p>Each row is a channel of the layer's output. Its patches are cut from the inputs that gave it most, "
-            "and masked by the relevance that passes this channel alone, where it is strongest.</p>",
-            picture(data_uri(figure, "png", 130), f"patches of channels of {layer}", plate=True),
+            f"{unit.capitalize()}s of {layer}",
+            f"<p>Each row is a {unit} of the layer's output. Its patches are cut from the inputs that gave it most, "
+            f"and masked by the relevance that passes this {unit} alone, where it is strongest.</p>",
+            picture(data_uri(figure, "png", 130), f"patches of {unit}s of {layer}", plate=True),
         )
     for layer in exemplars:
         body += _classes(exemplars, layer, categories)
         body += _prototypes(exemplars, layer, inputs)
-    lead = "What the channels of a network stand for, by the inputs that gave them most relevance."
+    lead = f"What the {unit}s of a network stand for, by the inputs that gave them most relevance."
     return page("Concepts", lead, body)
 
 
@@ -53,10 +53,10 @@ def _classes(exemplars: Exemplars, layer: str, categories: Sequence[str] | None)
     if not rows:
         return ""
     return section(
-        f"Which channels of {layer} does a class use?",
+        f"Which {exemplars.unit}s of {layer} does a class use?",
         "<p>Mean share of the layer's relevance in the inputs explained as this class, and how many times as much as "
         f"in the others. Classes with {FEWEST} inputs or more.</p>",
-        table(["class", "inputs", "channels (share, lift)"], rows),
+        table(["class", "inputs", f"{exemplars.unit}s (share, lift)"], rows),
     )
 
 
@@ -72,9 +72,9 @@ def _prototypes(exemplars: Exemplars, layer: str, inputs: NumberedInputs) -> str
     outliers = "".join(_thumbnail(inputs, sample) for sample in ways.outliers(4))
     return section(
         f"Prototypes in {layer}",
-        "<p>Gaussian components over what the channels received of each input (its shares of relevance): the typical "
-        "ways in which the network used this layer, each with the input nearest to its centre.</p>",
-        table(["typical input", "name", "inputs", "strongest channels"], rows),
+        f"<p>Gaussian components over what the {exemplars.unit}s received of each input (its shares of relevance): the "
+        "typical ways in which the network used this layer, each with the input nearest to its centre.</p>",
+        table(["typical input", "name", "inputs", f"strongest {exemplars.unit}s"], rows),
         f"<p>Inputs that fit none of them, the outliers:</p><div class='grid'>{outliers}</div>",
     )
 

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from plrp.balance import NOTHING, Problem, unwarned
 from plrp.errors import usage
+from plrp.metrics.verdicts import ask
 from plrp.models.sources import source_files, source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
@@ -30,24 +32,38 @@ from plrp.runs.ray import RayCluster, sent
 from plrp.runs.run import Run, RunLayout, content_digest, differs_here, gathering, text_digest
 from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.settings import LARGEST
-from plrp.tape.refusals import check_device
+from plrp.tape.head import Headless
+from plrp.tape.refusals import check_device, device_of
+from plrp.tape.trace import record
+from plrp.targets import as_target
 
-from .attribution import AGAINST, COLUMNS, pool
+from .attribution import AGAINST, COLUMNS, pool, strand_targets
 from .baselines import attribute_by
 from .export import npz_bytes, write_bedgraph, write_npz_rows, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
 from .network import check_fit, load_model
-from .outputs import score_file, target_from_text
+from .outputs import score_file, target_from_text, target_words
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
 from .sequence_settings import FileSettings, Pooling
 from .sequences import Ends, SequenceError, Sequences, Values, encode, read_fasta, read_intervals, read_npz, tsv_line
 
-GATHERED = ("relevance.parquet", "relevance.bedgraph", "scores.tsv", "seqlets.bed", "attributions.npz", "onehot.npz")
+GATHERED = (
+    "relevance.parquet",
+    "relevance.bedgraph",
+    "scores.tsv",
+    "verdicts.tsv",
+    "seqlets.bed",
+    "attributions.npz",
+    "onehot.npz",
+)
 
 SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
 """The columns of `Seqlets` in a part."""
 MATCH_COLUMNS = ("motif", "p", "strand")
 """The best match of each seqlet: JASPAR's id, p-value and strand."""
+
+VERDICT_COLUMNS = tuple("judgement rho r percentile floor blob agreement ceiling gain words".split())
+"""The columns of `verdicts.tsv` after the name: see `plrp.metrics.Verdict`."""
 
 LAYOUT = RunLayout(
     description="run.json",
@@ -72,6 +88,7 @@ class Outcome:
     parts: int
     sequences: int
     failures: tuple[Failure, ...] = ()
+    judgements: tuple[str, ...] = ()  # of the tested sequences
     broken: int = 0  # sequences whose explanations have broken arithmetic, in a complete run; scores.tsv has them
 
     @property
@@ -116,6 +133,8 @@ def explain_file(
     show_progress: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
     about: dict[str, Any] | None = None,
+    test: int = 0,
+    budget: int = 128,
     **changes: Any,
 ) -> Outcome:
     """Explain every sequence of a file and write the results into `out`: a folder, or a URL such as `s3://bucket/run`.
@@ -130,6 +149,9 @@ def explain_file(
     A `plrp.runs.ray.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
     names, or in the folder that its runtime environment brings; the model has to be named then. Parts that could not be
     made are in `Outcome.failures`.
+
+    When all is finished, the network is asked whether the explanations of the first `test` sequences are true, in at
+    most `budget` forward passes each: `verdicts.tsv` (`plrp.metrics.Verdict`).
 
     Written: `onehot.npz` and `attributions.npz` for TF-MoDISco (where all sequences have one length), `seqlets.bed`,
     `relevance.parquet`, and `relevance.bedgraph` where genomic coordinates are known.
@@ -160,6 +182,8 @@ def explain_file(
                 explaining.match(range(len(explaining.plan)) if outcome.complete else mine, show_progress, say)
                 if outcome.complete:
                     gather_seqlets(explaining, matched=True)
+            if test and outcome.complete:
+                outcome = replace(outcome, judgements=write_verdicts(explaining, test, budget, show_progress))
     return outcome
 
 
@@ -407,13 +431,43 @@ def gather_scores(explaining: Explaining) -> int:
         for place, (row, total, score, target) in enumerate(zip(rows, sums, scores, targets, strict=True)):
             remark = known[place] or NOTHING * (not score and not total)
             more = (f"{number:.6g}" for number in others[place]) if before else ()
-            lines[row] = "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark, *more
+            lines[row] = (
+                target_words(settings.target) if target < 0 else target,
+                f"{score:.6g}",
+                f"{total:.6g}",
+                remark,
+                *more,
+            )
     table = [(name, *lines[row]) for row, name in enumerate(explaining.sequences.names)]
     with explaining.run.place.new_file("scores.tsv") as path:
         against = () if explaining.settings.reference is None else ("input_score", *AGAINST)
         header = ("name", "target", "score", "relevance", "remark", *against)
         path.write_text("".join(tsv_line(*line) for line in (header, *table)))
     return broken
+
+
+def write_verdicts(explaining: Explaining, count: int, budget: int, show_progress: bool | None) -> tuple[str, ...]:
+    """Ask the network about the explanations of the first `count` sequences: `verdicts.tsv`, a row per sequence."""
+    settings, model, lines = explaining.settings, explaining.model, dict[int, list[object]]()
+    asked, device = as_target(strand_targets(settings.target)[0]), device_of(explaining.model, settings.device)
+    about = None if settings.reference is None else str(settings.reference)
+    for rows, (relevance, targets) in explaining.stored(["relevance", "target"]):
+        chosen = [place for place, row in enumerate(rows) if row < count]
+        first = [rows[place] for place in chosen]
+        if not first:
+            continue
+        onehot = encode(explaining.sequences[first], settings.ambiguous)
+        x = torch.from_numpy(onehot).to(device)
+        maps = pool(relevance[chosen], onehot, "present" if settings.hypothetical else "sum")
+        target = targets[chosen].tolist() if asked.given is None else asked.of(first).given
+        how: dict[str, Any] = {"target": target, "reference": about, "show_progress": show_progress}
+        trace = record(model, x[:1])
+        verdict = ask(Headless(model, trace), x, maps, budget=budget - (trace.head is not None), **how)
+        lines |= {row: [*map(verdict.facts(n).get, VERDICT_COLUMNS)] for n, row in enumerate(first)}
+    with explaining.run.place.new_file("verdicts.tsv") as path:
+        table = [("name", *VERDICT_COLUMNS), *((explaining.sequences.names[k], *lines[k]) for k in sorted(lines))]
+        path.write_text("".join(tsv_line(*("" if cell is None else cell for cell in line)) for line in table))
+    return tuple(str(lines[k][0]) for k in sorted(lines))
 
 
 # -- targets, trials and digests

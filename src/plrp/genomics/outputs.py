@@ -179,6 +179,14 @@ def score_file(target: Any) -> tuple[Path, str] | None:
     return None if match is None else (Path(match["file"]), match["name"])
 
 
+def target_words(target: Any) -> str:
+    """A target as the command line has it; empty for the winning class."""
+    if target is None:
+        return ""
+    words = ",".join(map(str, target)) if isinstance(target, tuple) else getattr(target, "text", None)
+    return words or getattr(target, "__name__", None) or str(target)
+
+
 def target_from_text(text: str) -> int | tuple[int, ...] | OutputScore | FileScore:
     """The target that a text names: a class, an index tuple, indices into the output, or a function of a file.
 

@@ -350,7 +350,9 @@ def checked_bases(text: str, where: str, name: str) -> str:
     """`text` in upper case with T for U; a `SequenceError` names the first letter that is not a nucleotide."""
     if foreign := text.translate(_DROP_NUCLEOTIDES):
         letter = foreign[0]
-        if letter.upper() in "EFIJLOPQXZ*":
+        if letter in "Xx" and not foreign.strip("Xx"):
+            hint = "write N for an unknown base"
+        elif letter.upper() in "EFIJLOPQXZ*":
             hint = "the record looks like a protein; plrp.genomics reads DNA"
         elif letter in "-.":
             hint = "gaps of an alignment must be removed first"

@@ -19,6 +19,7 @@ from plrp.errors import needed
 from plrp.files import new_file
 from plrp.settings import LARGEST
 
+from .outputs import target_words
 from .sequence_settings import VariantSettings
 from .sequences import Genome, open_text, tsv_line
 from .variants import Skipped, VariantEffect, each_effect, read_vcf
@@ -60,8 +61,7 @@ def explain_variants(
     folder.mkdir(parents=True, exist_ok=True)
     if about is not None:
         (folder / "run.json").write_text(json.dumps(about, indent=1) + "\n")
-    target = settings.target
-    given = ",".join(map(str, target)) if isinstance(target, tuple) else str(getattr(target, "text", target))
+    target = target_words(settings.target)
     skipped: list[Skipped] = []
     scores: dict[tuple[int, int], list[str]] = {}
     strongest: list[tuple[float, int, VariantEffect]] = []
@@ -80,7 +80,7 @@ def explain_variants(
             coordinate = int(one.coordinates[one.strongest])
             values = one.score_reference, one.score_alternative, one.effect
             scores[variant.line, variant.allele] = [*(f"{v:.6g}" for v in values), str(coordinate + 1)]
-            add_allele([[value] for value in _allele(one, number, coordinate, given)])
+            add_allele([[value] for value in _allele(one, number, coordinate, target)])
             add_bases(_bases(one, number))
             heapq.heappush(strongest, (abs(one.effect), -number, one))
             if len(strongest) > logos:
@@ -111,9 +111,9 @@ BASE_COLUMNS = (
 """`number` is the allele's; positions count from 1, as in the VCF and in `strongest_position`."""
 
 
-def _allele(one: VariantEffect, number: int, strongest: int, given: str) -> tuple[Any, ...]:
+def _allele(one: VariantEffect, number: int, strongest: int, words: str) -> tuple[Any, ...]:
     """A row of `ALLELE_COLUMNS`."""
-    v, target = one.variant, str(one.target) if one.target >= 0 else given
+    v, target = one.variant, str(one.target) if one.target >= 0 else words
     place = (v.chrom, v.position + 1, v.id, v.reference, v.alternative, v.strand)
     scores = (one.score_reference, one.score_alternative, one.effect)
     unknown = sum(letter not in "ACGT-" for letter in one.letters_reference)

@@ -123,7 +123,7 @@ def why_skipped(variant: Variant, genome: Genome, width: int, ends: Literal["ski
     start = variant.position - width // 2
     end = start + width + max(0, len(reference) - len(alternative))
     if ends == "skip" and (start < 0 or end > length):
-        return PAST_END, f"{variant.chrom} has {length} bases, the window is {start}-{end}"
+        return PAST_END, f"{variant.chrom} has {length} bases, the window is {start + 1}-{end}"
     return None
 
 

@@ -21,7 +21,8 @@ class PLRPExplainer(ExplainerAlgorithm):
     """For `torch_geometric.explain.Explainer(model, algorithm=PLRPExplainer(), …)`.
 
     Masks are relevance above 0, divided by its maximum, so that they lie in 0…1 as PyTorch Geometric's metrics expect;
-    `signed=True` leaves relevance as it is. The explained score is the sum of the target class's outputs at `index`.
+    `signed=True` leaves relevance as it is. The explained score is the sum of the target class's outputs at `index`, of
+    several classes less their mean: so a winning class has a score above 0, and its evidence is positive.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class PLRPExplainer(ExplainerAlgorithm):
         if index is not None:
             output, target = output[index], target[index]
         if self.model_config.mode == ModelMode.multiclass_classification:
-            return output.gather(-1, target.long()[:, None]).sum()
+            return (output - output.mean(-1, keepdim=True)).gather(-1, target.long()[:, None]).sum()
         if self.model_config.mode == ModelMode.binary_classification:
             return (output.flatten() * (2 * target.flatten().to(output) - 1)).sum()
         return output.sum()

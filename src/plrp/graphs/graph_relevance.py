@@ -58,7 +58,8 @@ def relevance(
         places = edge_index[0].long() * nodes + edge_index[1].long()
         twice = places.bincount(minlength=nodes * nodes)[places]  # an edge that is there several times
         edges = steps.flatten()[places] / twice
-    return GraphRelevance(first.flatten(1).sum(1), first.flatten(1).sum(0), edges, explanation)
+    first = first.reshape(nodes, -1)
+    return GraphRelevance(first.sum(1), first.sum(0), edges, explanation)
 
 
 def check_edges(edge_index: Any, nodes: int) -> None:
@@ -71,22 +72,18 @@ def check_edges(edge_index: Any, nodes: int) -> None:
 
 
 def _steps(descent: Descent) -> Tensor:
-    """Σ_W R_W · (how often W goes from J to K) / L, (J, K).
-
-    `brings` is the relevance that a unit at each neuron of a place brings to the input, over all ways down.
-    """
-    there, last = descent.at_places(), len(descent.places) - 1
-    steps, brings = there[0].new_zeros(len(there[0]), len(there[0])), [torch.ones_like(there[0])]
-    for q in range(1, last + 1):
-        blocks = descent.blocks(q)
-        brings.append(torch.zeros_like(there[q]))
-        for node, relevance in enumerate(there[q]):
-            for p in range(q):
-                reached, part = blocks[p][node]
-                each = torch.einsum("jkf,jf->jk", part, brings[p][reached])
-                brings[q][node] += each.sum(0)
-                steps[reached, node] += each @ relevance
-                steps[reached, reached] += (q - 1 - p) * (each @ relevance)  # around the layers between
-    for p, rows in enumerate(descent.begun):
-        steps.diagonal().add_((last - p) * (rows * brings[p]).sum(1))
-    return steps / max(1, last)
+    """Σ_W R_W · (how often W goes from J to K) / L, (J, K)."""
+    start, ladder = descent.ladder()
+    states, steps = [start], start.new_zeros(len(start), len(start))
+    for down in ladder:
+        below = start.new_zeros(len(start), down[0][1].shape[-1])
+        for node, (reached, block) in enumerate(down):
+            below[reached] += states[-1][node] @ block
+        states.append(below)
+    brings = torch.ones_like(states[-1])  # what a unit at each neuron of a place brings to the input, over all ways
+    for down, state in zip(reversed(ladder), states[-2::-1], strict=True):
+        each = [torch.einsum("jkf,jf->jk", block, brings[reached]) for reached, block in down]
+        for node, (reached, _) in enumerate(down):
+            steps[reached, node] += each[node] @ state[node]
+        brings = torch.stack([part.sum(0) for part in each])
+    return steps / max(1, len(ladder))

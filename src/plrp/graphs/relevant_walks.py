@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from .node_places import NodePlace, node_places
 CHUNK = 1 << 24  # entries of relevances that are handed down at once
 MOST = 1_000_000  # partial walks that are held at once
 
-Blocks = list[dict[int, tuple[list[int], Tensor]]]  # by lower place and upper node: nodes below, T (below, k, j)
+Steps = list[tuple[list[int], Tensor]]  # for every node K: the nodes J below, and T (J, neurons at K, neurons at J)
 
 
 def falling_gamma(trace: Trace, gamma: float = 3.0) -> Composite:
@@ -64,7 +64,7 @@ class Descent:
         """The relevance of a place as (nodes, features); None is zero."""
         like = place.value.data
         relevance = torch.zeros_like(like, dtype=self.walk.dtype) if relevance is None else relevance
-        return relevance.movedim(place.axis, 0).flatten(1)
+        return relevance.movedim(place.axis, 0).reshape(like.shape[place.axis], -1)
 
     def send(self, relevance: Tensor, upper: Value, ends: Sequence[NodePlace]) -> tuple[Tensor, ...]:
         """The relevance (nodes, features) that arrives at each of these places, where it stops."""
@@ -74,6 +74,8 @@ class Descent:
 
     def below(self, number: int, rows: Tensor) -> tuple[Tensor, ...]:
         """The relevances that arrive at all lower places, (…, nodes, features), from some (…, nodes, features) here."""
+        if not len(rows):
+            return tuple(rows.new_zeros(0, *self.rows(lower, None).shape) for lower in self.places[:number])
         place, shape = self.places[number], list(self.places[number].value.shape)
         order = [shape.pop(place.axis), *shape]
 
@@ -86,7 +88,10 @@ class Descent:
     @property
     def begun(self) -> tuple[Tensor, ...]:
         """The relevance (nodes, features) that arrives at each place from the score, around all places above it."""
-        return self.send(self.walk.start.relevance, self.walk.start.value, self.places)
+        start, top = self.walk.start, self.places[-1]
+        if start.value is top.value:  # a score of nodes that no layer reads
+            return (*(self.rows(place, None) for place in self.places[:-1]), self.rows(top, start.relevance))
+        return self.send(start.relevance, start.value, self.places)
 
     def at_places(self, mask: Tensor | None = None) -> list[Tensor]:
         """The relevance (…, nodes, features) at every place; at each, a mask (…, nodes) weighs the nodes."""
@@ -97,22 +102,33 @@ class Descent:
                 there[p] = there[p] + rows * weight ** (q - p)
         return there
 
-    def blocks(self, number: int) -> Blocks:
-        """The blocks T of one place: what a unit of relevance at each of its neurons hands to each node below."""
-        place = self.places[number]
-        nodes, features = self.rows(place, place.value.data).shape
-        blocks: Blocks = [{} for _ in range(number)]
-        each = max(1, CHUNK // (features * max(p.value.shape.numel() for p in self.places)))
-        for first in range(0, nodes, each):
-            chosen = torch.arange(first, min(nodes, first + each), device=place.value.data.device)
-            units = torch.zeros(len(chosen), features, nodes, features, dtype=self.walk.dtype, device=chosen.device)
-            units[torch.arange(len(chosen)), :, chosen] = torch.eye(features, dtype=units.dtype, device=chosen.device)
-            for p, arrived in enumerate(self.below(number, units.flatten(0, 1))):
-                parts = arrived.unflatten(0, (len(chosen), features))
-                for node, part in zip(chosen.tolist(), parts, strict=True):
-                    reached = part.abs().sum((0, 2)).nonzero()[:, 0]
-                    blocks[p][node] = reached.tolist(), part[:, reached].movedim(1, 0).contiguous()
-        return blocks
+    def ladder(self) -> tuple[Tensor, list[Steps]]:
+        """The relevance (nodes, neurons) with which walks begin, and the steps from place to place, top down.
+
+        Beside the neurons of its place a node holds those of lower places, whose relevance goes around the layers
+        between and stays at the node. Neurons that no relevance reaches are left out.
+        """
+        ends = [0, *accumulate(self.rows(place, None).shape[1] for place in self.places)]
+        live = (begun := torch.cat(self.begun, 1)).any(0).nonzero()[:, 0]
+        start, ladder, count = begun[:, live], list[Steps](), len(begun)
+        for q in range(len(self.places) - 1, 0, -1):
+            around, own = live[live < ends[q]], live[live >= ends[q]] - ends[q]
+            eye = torch.eye(ends[q + 1] - ends[q]).to(start)[own]
+            stays = torch.eye(ends[q]).to(start)[around]
+            steps: Steps = []
+            for nodes in torch.arange(count).split(max(1, CHUNK // (1 + len(own) * count * ends[q + 1]))):
+                units = start.new_zeros(len(nodes), len(own), count, eye.shape[1])
+                units[torch.arange(len(nodes)), :, nodes] = eye
+                arrived = torch.cat(self.below(q, units.flatten(0, 1)), -1).unflatten(0, units.shape[:2])
+                for node, part in zip(nodes.tolist(), arrived, strict=True):
+                    block = start.new_zeros(count, len(live), ends[q])
+                    block[:, len(around) :] = part.movedim(1, 0)
+                    block[node, : len(around)] = stays
+                    reached = block.flatten(1).any(1).nonzero()[:, 0]
+                    steps.append((reached.tolist(), block[reached]))
+            live = torch.stack([block.flatten(0, 1).any(0) for _, block in steps]).any(0).nonzero()[:, 0]
+            ladder.append([(reached, block[..., live]) for reached, block in steps])
+        return start, ladder
 
 
 def subgraph(
@@ -221,62 +237,41 @@ def walks(
     return Walks(nodes, torch.tensor(relevance, dtype=descent.walk.dtype), descent.score, total)
 
 
-State = dict[
-    int, Tensor
-]  # by the number of a place: the relevance (features,) that waits there at a partial walk's node
-
-
 class _Search:
     """Walks in the order of |R_W|: the partial walk that can bring most is continued first."""
 
     def __init__(self, descent: Descent) -> None:
-        self.descent = descent
-        self.blocks: list[Blocks] = [[], *(descent.blocks(number) for number in range(1, len(descent.places)))]
-        self.bounds = [torch.ones_like(descent.rows(descent.places[0], None))]  # u of each place, (nodes, features)
-        for number in range(1, len(descent.places)):
-            bound = torch.zeros_like(descent.rows(descent.places[number], None))
-            for node in range(len(bound)):
-                sums: dict[int, Tensor] = {}  # by the node J below
-                for (reached, part), u in zip(
-                    (blocks[node] for blocks in self.blocks[number]), self.bounds, strict=True
-                ):
-                    for j, brings in zip(reached, torch.einsum("jkf,jf->jk", part.abs(), u[reached]), strict=True):
-                        sums[j] = sums[j] + brings if j in sums else brings
-                bound[node] = torch.stack([bound[node], *sums.values()]).amax(0)
-            self.bounds.append(bound)
+        self.start, ladder = descent.ladder()
+        self.ladder = ladder[::-1]  # by the number of the place above, less one
+        lowest = self.ladder[0][0][1].shape[-1] if ladder else self.start.shape[1]
+        self.bounds = [self.start.new_ones(len(self.start), lowest)]  # u of each place, (nodes, neurons)
+        for steps in self.ladder:
+            brings = [torch.einsum("jkf,jf->jk", block.abs(), self.bounds[-1][reached]) for reached, block in steps]
+            self.bounds.append(
+                torch.stack([torch.cat([each, each.new_zeros(1, each.shape[1])]).amax(0) for each in brings])
+            )
 
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], float]]:
-        number, last, begun = count(), len(self.descent.places) - 1, self.descent.begun
-        heap: list[tuple[float, int, int, tuple[int, ...], State]] = []
+        number = count()
+        heap: list[tuple[float, int, int, tuple[int, ...], Tensor]] = []
 
-        def push(place: int, node: int, above: tuple[int, ...], state: State) -> None:
-            brings = sum(float(r.abs() @ self.bounds[p][node]) for p, r in state.items())
-            brings = brings if place else abs(float(state[0].sum()))
+        def push(place: int, walk: tuple[int, ...], state: Tensor) -> None:
+            brings = float(state.abs() @ self.bounds[place][walk[0]]) if place else abs(float(state.sum()))
             if brings:
-                heapq.heappush(heap, (-brings, next(number), place, (node, *above), state))
+                heapq.heappush(heap, (-brings, next(number), place, walk, state))
 
-        for node in range(len(begun[0])):
-            push(last, node, (), {p: rows[node] for p, rows in enumerate(begun)})
+        for node, state in enumerate(self.start):
+            push(len(self.ladder), (node,), state)
         while heap:
             _, _, place, walk, state = heapq.heappop(heap)
             if place == 0:
-                yield walk, float(state[0].sum())
+                yield walk, float(state.sum())
                 continue
-            for node, below in self._children(place, walk[0], state).items():
-                push(place - 1, node, walk, below)
+            reached, block = self.ladder[place - 1][walk[0]]
+            for node, below in zip(reached, state @ block, strict=True):
+                push(place - 1, (node, *walk), below)
             if len(heap) > MOST:
                 raise ValueError(
                     f"More than {MOST} walks are nearly equal: explain with pruning, or with a larger γ, so that few "
                     "of them hold the score."
                 )
-
-    def _children(self, place: int, node: int, state: State) -> dict[int, State]:
-        """The partial walk continued by one node, by that node."""
-        waiting = {p: r for p, r in state.items() if p < place}  # of ways around this layer
-        children: dict[int, State] = {node: waiting} if waiting else {}
-        for p, blocks in enumerate(self.blocks[place] if place in state else ()):
-            reached, part = blocks[node]
-            for j, r in zip(reached, state[place] @ part, strict=True):
-                below = children.setdefault(j, {})
-                below[p] = below[p] + r if p in below else r
-        return children

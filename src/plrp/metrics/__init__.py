@@ -10,6 +10,8 @@ Inputs and relevance are (batch, ...). A metric returns float64 (batch,), one sc
 - the truth: `occlusion` with its `PerturbationSettings`, `mutagenesis`, and the `agreement` of relevance with either
 - randomization: `model_randomization` (a `Randomization`), `efficient_randomization` (eMPRT),
   `smooth_randomization` (sMPRT), compared by `spearman`, `pearson`, `cosine`
+- the test of an explanation: `ask` and `ask_about` give a `Verdict`; the answers to `Questions` (`Occlusions`) judge
+  many maps by `judged`
 - all of it in one table: `evaluate`
 """
 
@@ -28,10 +30,12 @@ from .faithfulness import (
 )
 from .feature_rows import cosine, pearson, pool_channels, spearman
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
+from .questions import Occlusions, Questions
 from .randomization import Randomization, efficient_randomization, model_randomization, smooth_randomization
 from .replacements import PerturbationSettings, impute, linear_imputation
 from .robustness import Explainer, local_lipschitz, max_sensitivity
 from .sparsity import entropy, gini, hoyer, nonzero, spanning_tree_compactness
+from .verdicts import Verdict, ask, ask_about, judged
 
 __all__ = [
     "INNVESTIGATE",
@@ -39,10 +43,15 @@ __all__ = [
     "Explainer",
     "FlippingCurve",
     "FlippingSettings",
+    "Occlusions",
     "PerturbationSettings",
+    "Questions",
     "Randomization",
     "RemovalSettings",
+    "Verdict",
     "agreement",
+    "ask",
+    "ask_about",
     "cosine",
     "deletion",
     "efficient_randomization",
@@ -53,6 +62,7 @@ __all__ = [
     "impute",
     "infidelity",
     "insertion",
+    "judged",
     "linear_imputation",
     "local_lipschitz",
     "max_sensitivity",

@@ -59,10 +59,7 @@ class LiveTensors:
 
     def of_model(self, target: Tensor) -> bool:
         """Whether a tensor lies in the memory of the model, which nothing may write into."""
-        try:
-            return _storage(target) in self._storages_of_model
-        except RuntimeError:  # a sparse tensor, or one without memory, as torch.func makes them
-            return False
+        return _storage(target) in self._storages_of_model
 
     @cached_property
     def _storages_of_model(self) -> set[int]:
@@ -166,7 +163,10 @@ def probe(weight: Tensor) -> Tensor:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # a sparse tensor, or one without memory, as torch.func makes them
+        return -id(tensor)
 
 
 def _state(tensor: Tensor) -> tuple[int, int | None]:

@@ -50,7 +50,7 @@ def layouts_of(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
     layouts = [layout for layout in decided if layout is not None]
     if len(layouts) == len(outputs):
         return layouts
-    if op.rule is not None or op.family not in _LINEAR:
+    if op.family not in _LINEAR:
         return [Samples(layout.batch, mixed=UNKNOWN)] * len(outputs)
     return _tried_out(op, outputs)
 
@@ -117,7 +117,7 @@ def _stays(op: Op, axis: int, dims: int, dims_after: int) -> bool:
 def _keeps_rows(index: Any) -> bool:
     """Whether an index takes all of the first axis and leaves it first: advanced ones, if apart, would go before it."""
     parts = index if isinstance(index, tuple) else (index,)
-    if not parts or parts[0].__class__ is not slice or parts[0] != slice(None):
+    if not parts or parts[0].__class__ is not slice:  # of the whole length
         return False
     advanced = [part for part in parts if part is not None and part is not Ellipsis and type(part) is not slice]
     return len(advanced) <= 1 or all(type(part) is int for part in advanced)
@@ -143,7 +143,7 @@ def owned_rows(op: Op, outputs: Sequence[Tensor]) -> list[tuple[int, Tensor] | N
     constant's). Samples may be missing. None where several samples contribute to an entry, or nothing is known.
     """
     decided = [_decided(op, output) for output in outputs]
-    if None not in decided or op.rule is not None or op.family not in _LINEAR:
+    if None not in decided or op.family not in _LINEAR:
         everyone = torch.arange(op.inputs[0].samples.batch, device=outputs[0].device)
         return [
             None if one is None or one.mixed else (one.axis, everyone if one.ids is None else one.ids)
@@ -199,14 +199,13 @@ def _owners(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[Te
     one; None for a function that takes no other numbers.
 
     A sum is compared with that of random entries: if it is theirs times a number, only this number's sample is in it.
-    Of products of two values, it is the square of the number. Maxima give the largest number: then the smallest.
+    Of products of two values, it is the square of the number. Maxima give the largest number, then the smallest; a sort
+    turns round.
     """
     batch, device = op.inputs[0].samples.batch, outputs[0].device
     generator = torch.Generator().manual_seed(0)
     first = torch.arange(1.0, batch + 1, dtype=torch.float64)
-    second = first.flip(0) + 0.5
-    if op.family is not Family.WINNER:
-        second = torch.rand(batch, generator=generator).double() + first
+    second = first.flip(0) + torch.rand(batch, generator=generator)
     sums = op.family in (Family.SPLIT, Family.LAYER, Family.GATE, Family.PRODUCT)
     entries = [torch.ones((), dtype=torch.float64).expand(value.shape) for value in op.inputs]
     if sums:  # random ones, since sums could cancel
@@ -233,8 +232,7 @@ def _owners(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[Te
         if rest:
             power = 1 / len(op.operands) if op.operation.contracts and op.map is None else 1.0
             a, b = ((tensor / rest[0]) ** power for tensor in (a, b))
-        owners = (a.nan_to_num(-1.0) - 1).round().long().clamp(-1, batch)
-        inside = owners.clamp(0, batch - 1)
+        inside = (a.nan_to_num() - 1).round().long().clamp(0, batch - 1)
         right = ((a - first.to(device)[inside]).abs() < CLOSE) & ((b - second.to(device)[inside]).abs() < CLOSE)
         owned.append(torch.where(nobody, NOBODY, torch.where(right, inside, SEVERAL)))
     return owned

@@ -136,7 +136,7 @@ TABLE: tuple[Row, ...] = (
     row("rrelu", _PASS, activation=True, training=True, inplace_at=4),
     row("hardsigmoid", _PASS, activation=True, gate=True, sign=_NONNEGATIVE, inplace_at=1),
     row("sigmoid", _PASS, activation=True, gate=True, head=True, sign=_NONNEGATIVE),
-    row("logsigmoid", _PASS, gate=True, head=True),
+    row("logsigmoid", _PASS, head=True),
     # Other functions of each element, copies among them.
     row("exp", _PASS, head=True, sign=_NONNEGATIVE),
     row("exp2 erfc cosh abs sqrt", _PASS, sign=_NONNEGATIVE),

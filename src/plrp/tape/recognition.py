@@ -33,6 +33,8 @@ def recognise(op: Op) -> None:
     ):
         op.refuse("complex numbers, of which relevance knows no imaginary part")
         op.signal = None
+    if any(tensor.layout is not torch.strided for tensor in gathered(op.args, op.kwargs)):
+        op.refuse("a sparse tensor")
 
 
 def _recognise_family(op: Op) -> None:
@@ -180,7 +182,8 @@ def _scaled_exponential(op: Op) -> tuple[Op | None, list[int], bool]:
         for value, number in (op.terms, op.terms[::-1])[: 1 if op.kind == "div" else 2]:
             if (below := _exponential(value)) is not None:
                 total = _untouched(number)
-                summed = _exponential(total.inputs[0]) if total is not None and total.kind in ("sum", "mean") else None
+                adds_up = total is not None and total.family is Family.SPLIT and not total.operation.adds
+                summed = _exponential(total.inputs[0]) if total is not None and adds_up else None
                 own = summed is not None and summed.inputs[0] is below.inputs[0]
                 return below, _axes_of_rows(shape, number), own
     return None, [], False
@@ -193,8 +196,10 @@ def _axes_of_rows(shape: torch.Size, number: Value) -> list[int]:
 
 
 def _exponential(value: Value) -> Op | None:
-    """The exp(z) that a value is, seen through views, scales and shifts."""
+    """The exp(z) that a value is, seen through views, scales, shifts and powers."""
     op = _untouched(value)
+    while op is not None and op.kind in ("pow", "square", "sqrt") and len(op.inputs) == 1:
+        op = _untouched(op.inputs[0])
     return op if op is not None and op.kind in EXPONENTIALS and not op.operation.registered else None
 
 
@@ -273,14 +278,22 @@ def _recognise_layer(op: Op) -> None:
         op.refuse("weights that depend on the input")
         return
     if op.kind == "linear":
-        if len(x.shape) < 2 and not x.samples.whole:
-            raise _no_batch_axis(x, op.kind)
+        _check_batch_axis(x, op.kind)
         op.map = Dense(weight, bias)
         return
     if len(x.shape) != weight.dim():
-        raise _no_batch_axis(x, op.kind)
+        op.refuse(x.samples.mixed, mixes=True)
+        if not x.samples.mixed:
+            raise _no_batch_axis(x, op.kind)
+        return
     kwargs = {k: v for k, v in op.kwargs.items() if k != "input"}
     op.map = convolution(op.kind, (x, *op.args[1:]), kwargs)
+
+
+def _check_batch_axis(x: Value, kind: str) -> None:
+    """Refuse a vector of one number per sample; it may also be one sample of several, or of one."""
+    if len(x.shape) == 1 and x.samples.leads(x.shape) and not x.samples.mixed:
+        raise _no_batch_axis(x, kind)
 
 
 def _no_batch_axis(x: Value, kind: str) -> ValueError:
@@ -317,8 +330,7 @@ def _recognise_matmul(op: Op) -> None:
     else:
         op.map = Replayed(weight, bias, lambda x, w: product(*((x, w) if first else (w, x))))
     _become(op, "linear")
-    if len(value.shape) < 2 and not value.samples.whole:
-        raise _no_batch_axis(value, op.kind)
+    _check_batch_axis(value, op.kind)
 
 
 def _factors(op: Op) -> tuple[Any, list[Any], Callable[..., Tensor]]:

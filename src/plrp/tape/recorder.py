@@ -121,6 +121,8 @@ class Recorder(TorchFunctionMode):
         if steps is not None:
             with self:
                 return steps(*args, **kwargs)
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            self.refuse_call(call, "reads a sparse tensor; make it dense with `.to_dense()`.")
         if kwargs.get("out") is not None:
             self.refuse_call(call, "writes into `out=`; use its result instead.")
         if call.operation.traits.training:

@@ -116,6 +116,11 @@ def _no_tensor(x: Any) -> str:
             f"a {kind}, not a tensor: give the one that is explained, and take the rest in a function, for example "
             f"`plrp.explain(lambda x: model({first}=x), batch[{first!r}], …)`."
         )
+    if hasattr(x, "edge_stores"):  # of PyTorch Geometric, which the core does not import
+        return (
+            f"a {kind}, not a tensor: give the features (of each kind of nodes, in a tuple), and take the edges in a "
+            "function, for example `plrp.explain(lambda x: model(x, data.edge_index), data.x, samples=None, …)`."
+        )
     return f"a {kind}, not a tensor; convert it with `torch.as_tensor`."
 
 
@@ -205,6 +210,11 @@ def explain_misfit(model: Any, given: Sequence[Tensor], embeds: Callable[[], boo
     except (TraceError, UnsupportedOperation):
         raise
     except (RuntimeError, TypeError) as error:
+        if type(error).__module__.startswith("torch._dynamo"):
+            raise TraceError(
+                "A step of the model is compiled while it runs (`torch.cond`, `torch.compile`), which hides its "
+                "operations: write it in plain Python, with `if` or `for`."
+            ) from error
         if not any(x.is_floating_point() for x in given) and not embeds():
             raise not_real("The input", given[0]) from error
         weights = list(model.parameters()) if isinstance(model, nn.Module) else []
@@ -371,6 +381,8 @@ def _remedy(op: Op) -> str:
             "Write a function that is finite at 0 (log1p for log), or give this call a function (relevance, output, "
             f"input) -> relevance of the input as its rule with `plrp.explain(…, rules={{'{op.name}': rule}})`."
         )
+    if "sparse" in op.reason:
+        return "Make it dense with `.to_dense()`, or gather and scatter rows (`index_select`, `index_add`)."
     if "complex" in op.reason:
         return "Write it with real tensors: the real and the imaginary part by themselves."
     # A function that plrp knows may have its rule in other calls: then this call alone needs another.

@@ -217,8 +217,8 @@ def record(
     given = check_inputs(inputs, samples)
     check_model(model)
     recorder = Recorder(model, frugal, refused, summing)
-    # in-place operations on the input never reach the user's tensor
-    aliases = [x.clone() if x.is_inference() else x.detach() for x in given]
+    with torch.inference_mode(False):
+        aliases = [x.detach().clone() for x in given]  # a model may write into them
     layouts = samples.layouts if isinstance(samples, Groups) else [Samples.first_axis(len(given[0]))] * len(given)
     if samples is None:
         layouts = [Samples.of_whole(x) for x in given]

@@ -296,7 +296,7 @@ def _compare_moved(
         stayed = [n for n in everyone if n not in chosen]
         if second is None or not _same_operations(tape, second):
             if second is not None and asked:
-                _compare_results(tape, second, stayed, batch)
+                _compare_results(tape, second, stayed, batch, nearby)
             continue
         mixing += _compare(tape, second, nearby, asked, stayed)
         complete = complete or _same_shapes(tape, second)
@@ -316,7 +316,8 @@ def _compare_moved(
 def _plan(tape: Tape, batch: int, features: int, farther: bool) -> tuple[list[list[int]], list[Move]]:
     """The samples that are moved in one pass after the other, and how.
 
-    `farther`: to other sizes too, which alone turn a comparison; so it is where a number may come from the input.
+    All together go to other sizes, which alone turn a comparison. `farther`: each does too; so it is where a number may
+    come from the input.
     Where constants that may do so are additive masks alone, one half of a batch is moved, then the other.
     """
     mixes, suspects = _mixes(tape.ops), [op for op in tape.reached if op.suspect]
@@ -325,12 +326,13 @@ def _plan(tape: Tape, batch: int, features: int, farther: bool) -> tuple[list[li
     rounds = (MORE if features <= FEW else 1) * (MORE if mixes else 1)
     selections = _selections(batch, rounds)
     if batch > 2 and masks and not farther and not mixes:
-        selections = selections[:2]
+        return selections[:2], [*_FAR]
     moves = [_FAR[number % 2] for number in range(len(selections))]
     if farther:
-        selections += [*selections, [*range(batch)], [*range(batch)]]  # all at once: each alone may be enough for `any`
-        moves += [_FARTHEST[number % 2] for number in range(len(moves) + 2)]
-    return selections, moves
+        selections += selections
+        moves += [_FARTHEST[number % 2] for number in range(len(moves))]
+    everyone = list(range(batch))  # each alone may be enough for `any`
+    return [*selections, everyone, everyone], [*moves, *_FARTHEST]
 
 
 def _selections(batch: int, rounds: int) -> list[list[int]]:
@@ -356,6 +358,8 @@ def _moved(given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[in
         places: list[Any] = [...][: len(chosen)] if samples is None else list(chosen)
         for place in [samples.vectors[which] == n for n in chosen] if isinstance(samples, Groups) else places:
             sample = changed[place]
+            if not sample.numel():  # a graph without edges, say
+                continue
             if x.is_floating_point():
                 changed[place] = move(sample, generator)
             elif len(given) == 1 or not bool((sample <= 1).all()):  # else a mask of 0 and 1, which stays
@@ -505,10 +509,12 @@ def _same_shapes(first: Tape, second: Tape) -> bool:
     return _same_operations(first, second) and all(map(_same_shape, first.ops, second.ops))
 
 
-def _compare_results(first: Tape, second: Tape, stayed: Sequence[int], batch: int) -> None:
+def _compare_results(first: Tape, second: Tape, stayed: Sequence[int], batch: int, nearby: Nearby) -> None:
     """Refuse a branch that other samples decide: on another way, the samples that stayed must have the same results."""
     for a, b in zip(first.results, second.results, strict=False):
         if stayed and a.shape == b.shape and a.shape[:1] == (batch,) and not _close(a[stayed], b[stayed], *STAYED):
+            if nearby(0.0) is None:
+                raise UnsupportedOperation("A choice of operations " + _UNSTEADY)
             raise UnsupportedOperation(
                 "Other operations run when other samples of the batch change, and the result for a sample changes with "
                 "them: a branch is decided by the whole batch. Explain one sample at a time."
@@ -540,12 +546,10 @@ def _compare(first: Tape, second: Tape, nearby: Nearby, asked: bool, stayed: Seq
         if not _same_shape(op, other):
             continue
         for number, (a, b) in enumerate(zip(constants_of(op), constants_of(other), strict=False)):
-            if (
-                not _unchanged(op, other, a, b)
-                and _is_number(op, a)
-                and not _excused(op, number, a, b, places[id(op)], nearby)
-            ):
-                again = _same_nearby(op, number, a, places[id(op)], nearby(0.0))
+            if _unchanged(op, other, a, b) or not _is_number(op, a):
+                continue
+            again = _same_nearby(op, number, a, places[id(op)], nearby(0.0))
+            if not again or not _excused(op, number, a, b, places[id(op)], nearby):
                 raise UnsupportedOperation(
                     f"`{spelled(op.function)}` ('{op.name}') reads a number that " + (_HIDDEN if again else _UNSTEADY)
                 )

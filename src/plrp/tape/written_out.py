@@ -24,6 +24,8 @@ def written_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], de
     steps = _FUSED.get(function)
     if steps is not None:
         return steps
+    if function in _SPARSE and len(args) > 1 and args[0].layout is not torch.strided and not depends(args[0]):
+        return sparse_product
     if function in STEPS:
         return partial(STEPS[function], depends)
     product = _PRODUCTS.get(function)
@@ -101,7 +103,9 @@ def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The dot product of two normalised vectors, their lengths held constant."""
-    return (F.normalize(x1, dim=dim, eps=eps) * F.normalize(x2, dim=dim, eps=eps)).sum(dim)
+    shape = torch.broadcast_shapes(x1.shape, x2.shape)
+    unit = partial(F.normalize, dim=dim, eps=eps)
+    return (unit(x1.expand(shape)) * unit(x2.expand(shape))).sum(dim)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
@@ -114,6 +118,15 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     """x₁ᵀ W_o x₂ + b_o."""
     product = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
     return product if bias is None else product + bias
+
+
+def sparse_product(a: Tensor, b: Tensor, reduce: str = "sum") -> Tensor:
+    """A sparse constant, a graph's edges, times b: the terms of each row added up, or reduced otherwise."""
+    entries = a.detach().to_sparse_coo().coalesce()
+    terms = entries.values().view(-1, *[1] * (b.dim() - 1)) * b[entries.indices()[1]]
+    rows = entries.indices()[0].view(-1, *[1] * (b.dim() - 1)).expand_as(terms)
+    how = {"max": "amax", "min": "amin"}.get(reduce, reduce)
+    return b.new_zeros(a.shape[0], *b.shape[1:]).scatter_reduce(0, rows, terms, how, include_self=False)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -169,6 +182,8 @@ _FUSED: dict[Any, Callable[..., Any]] = {
         if (function := getattr(place, name, None)) is not None
     },
 }
+
+_SPARSE = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.mv, Tensor.mv, torch.sparse.mm)
 
 # Written out where each of these factors (by position or name) depends on the input.
 _PRODUCTS: dict[Any, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...]]] = {

@@ -12,13 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import plrp
 from plrp.balance import REMEDY, Balance
 from plrp.errors import UsageError
+from plrp.explanation import UNTESTABLE
 from plrp.files import new_file, save_figure
+from plrp.metrics.questions import affordable
+from plrp.references import mask_token
 
 from . import coloured_text
 from .coloured_text import Cell, Sentence
@@ -27,6 +31,8 @@ from .tokens import Token, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from plrp.metrics import Verdict
 
     from .text_attribution import TracedText
 
@@ -135,6 +141,16 @@ class ExplainedText(_Coloured):
         against = "" if reference is None else f"; {reference.words()}"
         return f"{'LRP' if pruning is None else pruning.title}, {self.explanation.composite.name}{against}"
 
+    def test(self, budget: int = 128, **options: Any) -> Verdict:
+        """Ask the model whether the map is true, see `plrp.Explanation.test`: words are masked and deleted.
+
+        Special tokens stay. A text with more tokens than the budget allows is asked about by word. Where the answer
+        names a position, or an encoder reads the text, words become other tokens of the text instead.
+        """
+        if self.traced is None:
+            raise ValueError(UNTESTABLE)
+        return self.explanation.test(budget, **{**text_questions(self.traced, budget, len(self.tokens)), **options})
+
     def likelier_with_space(self) -> str:
         """A hint where the target is a next token without its space, and far likelier with it; else nothing."""
         if self.traced is None or self.kind != "next token" or self.target[:1].isspace():
@@ -197,9 +213,31 @@ class ExplainedText(_Coloured):
         return layers_figure(self)
 
     def remarks(self, remedy: str = REMEDY) -> list[str]:
-        """A hint if there is one, the most probable answers, and the balance."""
+        """A hint if there is one, the most probable answers, the balance, and the verdict of a test."""
+        tested = [] if self.explanation.verdict is None else [self.explanation.verdict.words()]
         answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
-        return [*filter(None, [self.likelier_with_space()]), answers, self.balance.words(remedy)]
+        return [*filter(None, [self.likelier_with_space()]), answers, self.balance.words(remedy), *tested]
+
+
+def text_questions(traced: TracedText, budget: int = 128, read: int | None = None) -> dict[str, Any]:
+    """The parts and replacements of a text's test: the tokens that were read, or its words, but no special tokens."""
+    tokens, tokenizer = traced.tokens[:read], traced.tokenizer
+    usable = [n for n, token in enumerate(tokens) if not token.special]
+    most = affordable("tokens", budget)
+    part = list(range(len(usable)))
+    if len(part) > most:  # white space belongs to the word before it
+        numbers = [tokens[n].word for n in usable]
+        part = np.cumsum([bool(k) and w not in (None, numbers[k - 1]) for k, w in enumerate(numbers)]).tolist()
+    count = max(part, default=0) + 1
+    number = torch.full(traced.trace.now.inputs[0].data.shape[1:], -1)
+    number[usable] = torch.tensor([p if count <= most else p * most // count for p in part], dtype=torch.long)
+    shortens = traced.kind != "masked token" and not traced.encoded
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    known = [
+        getattr(tokenizer, f"{name}_token_id", None) for name in ("mask", *(() if shortens else ("unk", "pad", "eos")))
+    ]
+    masks = [mask_token(one, special) for one in known if one is not None][:1]
+    return {"parts": number, "replacements": [*masks, *(["delete"] if shortens else []), "drawn"][:2]}
 
 
 @dataclass(repr=False)

@@ -304,7 +304,7 @@ class ChannelPatches:
             drawn = self.drawn[layer, channel] = []
             for one, pixels in shown:
                 name = f"input {one.name}" if one.name.isdecimal() else one.name.rsplit("/", 1)[-1]
-                caption = f"{name}: gave {self.reading.exemplars.unit} {channel} relevance {one.value:.3g}"
+                caption = f"{name}: gave {self.reading.exemplars.unit} {channel} {one.value:.1%} of the relevance"
                 drawn.append({"picture": data_address(pixels, SIDE, "JPEG", quality=80), "caption": caption})
 
     def show_subspaces(

@@ -1,4 +1,4 @@
-"""An explanation in a notebook: the page in a frame, and an invisible widget through which the page asks Python.
+"""An explanation in a notebook: its figure at once; the page, when it is asked for, with an invisible widget behind it.
 
 The page is plain HTML, so that it also works in an exported or reopened notebook; there it has no widget, and shows
 only the channels that it holds. Where the widget runs, it tells the page, and any channel can be followed.
@@ -6,7 +6,9 @@ only the channels that it holds. Where the widget runs, it tells the page, and a
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import io
 import secrets
 from typing import Any
 
@@ -14,6 +16,7 @@ from plrp.explanation import Explanation
 
 from .page import Page
 from .page_kinds import explanation_bundles
+from .plots import plot
 from .server import REFUSED, wanted_path
 from .uploads import Upload
 
@@ -48,7 +51,8 @@ class Live:
 
     def __init__(self, explanation: Explanation, samples: list[int] | None = None, **options: Any) -> None:
         chosen = list(range(min(SAMPLES, len(explanation.score)))) if samples is None else samples
-        options = {"proportions": PROPORTIONS, "targets": 2, "inside": "graph", **options}
+        usual = {"proportions": PROPORTIONS, "targets": 2, "inside": "graph", "show_progress": None}
+        options = {**usual, **options}
         bundles = explanation_bundles(explanation, chosen, **options)
         self.session = secrets.token_urlsafe(12)  # one of several pages in a notebook
         self.samples: dict[str, Upload] = {}
@@ -68,10 +72,24 @@ class Live:
         """The answer to one question of the page."""
         reply = {"plrp": "answer", "session": self.session, "id": asked.get("id") if isinstance(asked, dict) else None}
         try:
-            wanted = wanted_path(asked["wanted"])
-            return {**reply, "answer": self.samples[wanted.pop("session")].path(**wanted)}
+            test = asked["what"] == "test"
+            wanted = wanted_path(asked["wanted"], test)
+            upload = self.samples[wanted.pop("session")]
+            return {**reply, "answer": upload.test(**wanted) if test else upload.path(**wanted)}
         except (*REFUSED, KeyError) as error:
             return {**reply, "problem": str(error)}
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The page in a frame, with a widget that answers it where anywidget is installed."""
+        if importlib.util.find_spec("anywidget") is not None:
+            from IPython import get_ipython
+            from IPython.display import display
+
+            mime = widget(self)._repr_mimebundle_()
+            view = (mime[0] if isinstance(mime, tuple) else mime or {}).get(VIEW)
+            if get_ipython() is not None and view is not None:  # an output without words; nothing outside a notebook
+                display({VIEW: view, "text/plain": ""}, raw=True)
+        return {"text/plain": repr(self.page), "text/html": self.page.frame()}, {}
 
 
 def widget(live: Live) -> Any:
@@ -89,14 +107,10 @@ def widget(live: Live) -> Any:
 
 
 def mime_bundle(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How notebooks show an explanation: as a page, with a widget that answers it where anywidget is installed."""
-    live = Live(explanation, show_progress=None)
-    if importlib.util.find_spec("anywidget") is not None:
-        from IPython import get_ipython
-        from IPython.display import display
-
-        mime = widget(live)._repr_mimebundle_()
-        view = (mime[0] if isinstance(mime, tuple) else mime or {}).get(VIEW)
-        if get_ipython() is not None and view is not None:  # an output without words; nothing outside a notebook
-            display({VIEW: view, "text/plain": ""}, raw=True)
-    return {"text/plain": repr(explanation), "text/html": live.page.frame()}, {}
+    """How notebooks show an explanation: its figure, which takes no time, and how to get the page."""
+    content = io.BytesIO()
+    plot(explanation).savefig(content, format="png", dpi=110)
+    picture = base64.b64encode(content.getvalue()).decode()
+    hint = "<p><code>explanation.page()</code> shows it with p, classes and channels to move.</p>"
+    html = f'<img src="data:image/png;base64,{picture}" alt="relevance">{hint}'
+    return {"text/plain": repr(explanation), "text/html": html}, {}

@@ -19,7 +19,7 @@ from plrp.files import new_file
 
 from .bundle import Bundle, BundleError
 
-_MODULES = ("bundle", "colours", "drawing", "curves", "flow", "inside", "picture", "logo", "text", "served", "main")
+_MODULES = "bundle colours drawing curves flow inside picture logo text verdict served main".split()
 SCRIPTS = tuple(f"{module}.js" for module in _MODULES)
 LARGEST = 10_000_000  # bytes of a page
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)

@@ -61,7 +61,8 @@ def photograph_bundle(
         network sees it (`plrp.vision.network_mask`). size: `proportions`, `targets`, `inside`, … of `PageSettings`.
     """
     settings = PageSettings(**size)
-    asked = explained.prunings[variant or list(explained.prunings)[-1]]
+    variant = variant or list(explained.prunings)[-1]
+    asked = explained.prunings[variant]
     chosen = _classes(explained.logits, explained.target, settings.targets)
     grid = Grid.around(asked, chosen, chosen.index(explained.target), settings.proportions)
     where = _fitting_mask(mask, map_shape(explained.trace))
@@ -73,7 +74,17 @@ def photograph_bundle(
         targets=target_facts(chosen, explained.logits, explained.categories, explained.exclusive),
         picture=data_address(np.asarray(explained.picture.convert("RGB"))),
     )
+    if variant in explained.verdicts:
+        bundle.facts["verdict"] = {"of": variant, **explained.verdicts[variant].facts()}
     return bundle
+
+
+def _verdict_facts(explanation: Explanation, sample: int = 0) -> dict[str, Any]:
+    """For the page: what the network said of one sample, if it was asked."""
+    if explanation.verdict is None:
+        return {}
+    name = "LRP" if explanation.pruning is None else explanation.pruning.title
+    return {"verdict": {"of": name, **explanation.verdict.facts(sample)}}
 
 
 def _classes(logits: Tensor, asked: int, count: int) -> list[int]:
@@ -185,6 +196,7 @@ def explanation_bundle(
                 to_map = pool or partial(as_map, space=space)
                 patches.show_subspaces(bundle, trace, explained, lambda one: to_map(one.relevance[place]))
     bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
+    bundle.facts.update(_verdict_facts(explanation, sample))
     given = trace.now.inputs[0].data[place]
     if given.dim() == 1:
         rows = [_token(text) for text in token_texts(given, tokens)]
@@ -387,6 +399,7 @@ def text_bundle(explained: ExplainedText | ExplainedSpan, *, model: str = "", ti
         prompt=explained.prompt if isinstance(explained, ExplainedSpan) else None,
         answers=each[0].kind,
     )
+    bundle.facts.update(_verdict_facts(explanation))
     return bundle
 
 

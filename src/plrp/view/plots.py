@@ -72,9 +72,7 @@ def plot(
 def _input(explanation: Explanation, sample: int) -> Tensor | None:
     if explanation._source is None:  # stored without its model
         return None
-    trace, place = explanation.trace_sample(sample)
-    data: Tensor = trace.now.inputs[0].data[place].detach().cpu()
-    return data
+    return explanation._source.input_of(sample).detach().cpu()
 
 
 def _given(image: Any) -> Tensor:

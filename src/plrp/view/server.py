@@ -134,28 +134,30 @@ class Host:
             finally:
                 self.turn.acquire()
 
-    def path(self, session: str, **wanted: Any) -> dict[str, Any]:
-        """The relevance that flows through one channel of a cached upload; goes before long work."""
+    def path(self, session: str, test: bool = False, **wanted: Any) -> dict[str, Any]:
+        """The relevance through one channel of a cached upload, or the test of a map; goes before long work."""
         self.clicks += 1
         try:
             with self.turn:
-                return self._cached(session).path(**wanted)
+                upload = self._cached(session)
+                return upload.test(**wanted) if test else upload.path(**wanted)
         except REFUSED as error:
             return {"problem": str(error)}
         finally:
             self.clicks -= 1
 
 
-def wanted_path(given: Any) -> dict[str, Any]:
-    """A question for a path as it came over the wire, checked field by field."""
+def wanted_path(given: Any, test: bool = False) -> dict[str, Any]:
+    """A question for a path, or for a test, as it came over the wire, checked field by field."""
     kinds = {"session": str, "layer": str, "channel": int, "number": (int, type(None)), "method": str}
+    kinds = {name: kind for name, kind in kinds.items() if not test or name not in ("layer", "channel")}
     if not isinstance(given, dict) or set(given) != {*kinds, "p"}:
-        raise ValueError("A path has session, layer, channel, number, method and p.")
+        raise ValueError(f"A {'test' if test else 'path'} has {', '.join(kinds)} and p.")
     for name, kind in kinds.items():
         if not isinstance(given[name], kind) or isinstance(given[name], bool):  # type: ignore[arg-type]
             raise ValueError(f"{name} is not what the page sends.")
     for name in ("channel", "number"):
-        if given[name] is not None and not 0 <= given[name] < LARGEST_INDEX:
+        if given.get(name) is not None and not 0 <= given[name] < LARGEST_INDEX:
             raise ValueError(f"{name} is a whole number from 0 to {LARGEST_INDEX - 1}.")
     json.dumps(given, ensure_ascii=False).encode()  # half characters, which no answer can repeat, are a ValueError
     if given["method"] not in ("lambda", "M", "M-sign"):
@@ -166,7 +168,8 @@ def wanted_path(given: Any) -> dict[str, Any]:
 
 
 def application(host: Host, token: str) -> Starlette:
-    """The web application: `/` is the page, `/explain` answers inputs with bundles, `/channel` a click with a path."""
+    """The web application: `/` is the page, `/explain` answers inputs with bundles, `/channel` a click with
+    a path, `/test` another with what the network says of a map."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import ClientDisconnect
@@ -203,17 +206,20 @@ def application(host: Host, token: str) -> Starlette:
         lines = answers(host, content, name, target, session)
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
 
-    async def channel(request: Request) -> Response:
+    async def channel(request: Request, test: bool = False) -> Response:
         if not known(request.headers.get(TOKEN)):
             return problem(WRONG_TOKEN, 403)
         content = await bounded_body(request, 10_000)
         try:
-            wanted = wanted_path(json.loads(content or b""))
+            wanted = wanted_path(json.loads(content or b""), test)
         except ValueError as error:  # no JSON, too
             return problem(str(error), 400)
         except RecursionError:
             return problem("A path has no brackets within brackets.", 400)
-        return JSONResponse(await run_in_threadpool(lambda: host.path(**wanted)), headers=headers)
+        return JSONResponse(await run_in_threadpool(lambda: host.path(test=test, **wanted)), headers=headers)
+
+    async def tested(request: Request) -> Response:
+        return await channel(request, test=True)
 
     async def gone(request: Request, error: Exception) -> Response:
         return problem("The visitor left before the end of the request.", 400)  # nobody reads it
@@ -222,6 +228,7 @@ def application(host: Host, token: str) -> Starlette:
         Route("/", page),
         Route("/explain", explain, methods=["POST"]),
         Route("/channel", channel, methods=["POST"]),
+        Route("/test", tested, methods=["POST"]),
     ]
     return Starlette(routes=routes, exception_handlers={ClientDisconnect: gone})
 

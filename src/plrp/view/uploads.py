@@ -20,6 +20,7 @@ from plrp.tape.trace import Trace
 from plrp.tape.verification import trace as trace_model
 from plrp.target_text import WrittenTarget, class_number, read_target
 from plrp.text.text_attribution import trace as trace_text
+from plrp.text.text_explanation import text_questions
 from plrp.vision.photograph_explanation import ExplainedPhotograph, explain_photograph
 from plrp.vision.photographs import decode_photograph
 
@@ -39,7 +40,7 @@ class Upload:
     """An input after its one forward pass.
 
     page: from the answer that a visitor names (None is the model's own) to its page. score: from the number of an
-    answer on the page to the target of the trace.
+    answer on the page to the target of the trace. questions: options of its test.
     """
 
     trace: Trace
@@ -47,6 +48,7 @@ class Upload:
     pruning: Pruning | None
     page: Callable[[str | None, PageSettings], Bundle] | None = field(default=None, repr=False)
     score: Callable[[int | None], Any] = field(default=lambda number: number, repr=False)
+    questions: Callable[[], dict[str, Any]] = field(default=dict, repr=False)
     latest: tuple[Any, Paths] | None = field(default=None, repr=False)  # a setting and its paths
 
     def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
@@ -60,7 +62,7 @@ class Upload:
 
     def path(self, layer: str, channel: int, number: int | None, method: str, p: float | None) -> dict[str, Any]:
         """The relevance that reaches the input through one channel alone, for the page to draw."""
-        pruning = None if p is None else replace(self.pruning or Pruning(), p=p, redistribution=method)
+        pruning = self._pruning(method, p)
         setting = number, pruning
         if self.latest is None or self.latest[0] != setting:
             self.latest = setting, Paths(self.trace, self.score(number), self.composite, pruning, 0)
@@ -68,6 +70,15 @@ class Upload:
         levels, largest, limit = path_levels(sent)
         content = base64.b64encode(levels.tobytes()).decode("ascii")
         return {"layer": layer, "channel": channel, "levels": content, "largest": largest, "limit": limit}
+
+    def test(self, number: int | None, method: str, p: float | None) -> dict[str, Any]:
+        """What the network says of a map of the page (`metrics.Verdict.facts`)."""
+        target, pruning = self.score(number), self._pruning(method, p)
+        explanation = self.trace.explain(target=target, composite=self.composite, pruning=pruning)
+        return explanation.test(**self.questions()).facts()
+
+    def _pruning(self, method: str, p: float | None) -> Pruning | None:
+        return None if p is None else replace(self.pruning or Pruning(), p=p, redistribution=method)
 
 
 @dataclass(kw_only=True)
@@ -166,7 +177,7 @@ def open_text(
     def score(number: int | None) -> Any:
         return traced.score_of(int(traced.scores.argmax()) if number is None else number)
 
-    return Upload(traced.trace, composite, pruning, page, score)
+    return Upload(traced.trace, composite, pruning, page, score, lambda: text_questions(traced))
 
 
 def pasted(content: bytes) -> str:

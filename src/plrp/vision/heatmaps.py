@@ -21,6 +21,7 @@ from plrp.files import new_file, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
@@ -47,7 +48,7 @@ class Heatmap:
     rgba: np.ndarray
     values: np.ndarray
     limits: np.ndarray
-    colours: str
+    colours: str | Colormap
     batched: bool
     gamma: float = 1.0
 
@@ -57,7 +58,8 @@ class Heatmap:
     def __repr__(self) -> str:
         _, height, width, _ = self.rgba.shape
         ends = ", ".join(f"±{limit:.3g}" for limit in self.limits[:4]) + (" …" if len(self) > 4 else "")
-        return f"Heatmap({len(self)} of {height} × {width} pixels, {self.colours}, {ends})"
+        colours = getattr(self.colours, "name", self.colours)
+        return f"Heatmap({len(self)} of {height} × {width} pixels, {colours}, {ends})"
 
     def numpy(self) -> np.ndarray:
         """The pixels, uint8 (height, width, 4); (batch, height, width, 4) if a batch was given."""
@@ -78,7 +80,9 @@ class Heatmap:
         titles = list(titles) if titles is not None else [""] * len(self)
         if len(titles) != len(self):
             raise ValueError(f"{len(titles)} titles were given for {len(self)} heatmaps.")
-        figure, axes = grid_of(math.ceil(len(self) / columns), min(columns, len(self)), side=side)
+        _, height, width, _ = self.rgba.shape
+        tall = height / width + (0.16 if any(titles) else 0.04)
+        figure, axes = grid_of(math.ceil(len(self) / columns), min(columns, len(self)), side=side, tall=tall)
         for ax, pixels, title, limit in zip(axes.flat, self.rgba, titles, self.limits, strict=False):
             ax.imshow(pixels, interpolation="nearest")
             set_title(ax, title)
@@ -92,20 +96,17 @@ class Heatmap:
     ) -> None:
         """Write the heatmap: `.png` holds only the pixels unless titles or a colour bar are requested.
 
-        `.svg` and `.pdf` hold the same pixels, with titles and colour bar as text and vectors.
+        `.svg` and `.pdf` hold the same pixels, with titles and colour bar as text and vectors. Several heatmaps become
+        a figure.
         """
         path = Path(path)
         vector = path.suffix.lower() in (".svg", ".pdf")
-        if vector or titles is not None or colour_bar:
+        if vector or titles is not None or colour_bar or len(self) > 1:
             bar = vector if colour_bar is None else colour_bar
             save_figure(self.figure(titles, colour_bar=bar), path, dpi=dpi)
-        elif len(self) == 1:
+        else:
             with new_file(path) as part:
                 self.pil().save(part, format="PNG" if path.suffix.lower() == ".png" else None)
-        else:
-            raise ValueError(
-                f"{len(self)} heatmaps do not fit one plain picture; pass titles, or save them one at a time."
-            )
 
     def _repr_png_(self) -> bytes:  # how notebooks show it
         content = io.BytesIO()
@@ -120,7 +121,7 @@ def heatmap(
     relevance: Tensor | np.ndarray,
     *,
     picture: Any = None,
-    colours: str = "red-blue",
+    colours: str | Colormap = "red-blue",
     scale: Scale | float = "sample",
     percentile: float = 99.5,
     gamma: float = 1.0,
@@ -135,8 +136,8 @@ def heatmap(
         summed.
     picture: the background, greyed and faded: a Pillow picture or an array (height, width, 3), or one per sample. The
         heatmap covers it in proportion to its strength.
-    colours: "red-blue", "orange-purple" (both also for colour-blind readers), "red-blue-dark", or the name of a
-        matplotlib colour map.
+    colours: "red-blue", "orange-purple" (both also for colour-blind readers), "red-blue-dark", or a diverging colour
+        map of matplotlib, by itself or by name.
     scale: "sample" scales every sample by itself, "shared" all of them together; a number is the relevance at the ends
         of the colour scale.
     percentile: the ends of the colour scale are this percentile of |relevance| over the non-zero pixels, so that an
@@ -206,20 +207,28 @@ def limits_of(values: np.ndarray, scale: Scale | float = "sample", percentile: f
     return np.full(len(values), limits[0]) if scale == "shared" else np.array(limits)
 
 
-def colour_table(colours: str) -> np.ndarray:
-    """511 colours from most negative to most positive, zero in the middle: float (511, 3), 0 to 255."""
-    if colours in COLOURS:
+def colour_table(colours: str | Colormap) -> np.ndarray:
+    """511 colours from most negative to most positive, zero in the middle: float (511, 3), 0 to 255.
+
+    A colour map whose middle is neither its palest nor its darkest place is refused: there, zero would look like
+    relevance.
+    """
+    if isinstance(colours, str) and colours in COLOURS:
         stops = np.array([[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in COLOURS[colours]], float)
         at = np.linspace(-1, 1, len(stops))
         return np.stack([np.interp(np.linspace(-1, 1, 511), at, stops[:, c]) for c in range(3)], axis=-1)
+    choose = f"choose {', '.join(COLOURS)}, or one of matplotlib's diverging maps, such as RdBu_r."
     try:
         import matplotlib
 
-        return np.asarray(matplotlib.colormaps[colours](np.linspace(0, 1, 511)))[:, :3] * 255
-    except (ImportError, KeyError) as error:
-        raise ValueError(
-            f"unknown colours {colours!r}: choose {', '.join(COLOURS)}, or one of matplotlib's diverging maps."
-        ) from error
+        table: np.ndarray = matplotlib.colormaps.get_cmap(colours)(np.linspace(0, 1, 511))[:, :3] * 255
+    except (ImportError, TypeError, ValueError) as error:
+        raise ValueError(f"unknown colours {colours!r}: {choose}") from error
+    low, zero, high = table[[0, 255, 510]] @ np.array([0.299, 0.587, 0.114])
+    if min(low, high) <= zero <= max(low, high):
+        name = getattr(colours, "name", colours)
+        raise ValueError(f"the colours {name} do not diverge from their middle, which stands for zero: {choose}")
+    return table
 
 
 def outline_level(values: np.ndarray, share: float = 0.8, blur: float | None = None) -> tuple[np.ndarray, float]:
@@ -240,7 +249,7 @@ def outline_level(values: np.ndarray, share: float = 0.8, blur: float | None = N
     return field, float(flat[np.searchsorted(np.cumsum(flat), share * flat.sum())])
 
 
-def add_colour_bar(ax: Axes, colours: str, limit: float, gamma: float = 1.0, *, signed: bool = True) -> None:
+def add_colour_bar(ax: Axes, colours: str | Colormap, limit: float, gamma: float = 1.0, *, signed: bool = True) -> None:
     """A slim bar beside a picture, labelled at both ends and zero; of a map that is not `signed`, from zero up."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize

@@ -23,6 +23,7 @@ from plrp.composites import composite as composite_by_name
 from plrp.explanation import Against
 from plrp.explanation_files import KIND, SavedExplanation, read_explanation, write_arrays
 from plrp.files import plausible_size
+from plrp.metrics.verdicts import Verdict, ask_about
 from plrp.models.loading import LoadedModel
 from plrp.models.loading import load as load_model
 from plrp.models.preprocessing import Preprocessing
@@ -72,6 +73,7 @@ class ExplainedPhotograph:
     broken: the balance of each variant whose arithmetic broke; remarks: the same in a few words, or that a score is 0.
     beside: maps of other methods, by their titles; each (3 or 1, height, width).
     reference: f(x), f(x⁰) and the spread, if the difference to a reference was explained; the `trace` is one then.
+    verdicts: what the network said of the variants that were tested.
     """
 
     photograph: Photograph
@@ -91,6 +93,7 @@ class ExplainedPhotograph:
     beside: Mapping[str, Tensor] = field(default_factory=dict)
     against: int | None = None
     reference: Against | None = None
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
 
     @property
     def explained(self) -> Any:
@@ -101,6 +104,7 @@ class ExplainedPhotograph:
         lines = [f"{self.title}, {self.composite.name}"]
         lines += [f"  {name}: {percent(share)} of pixels" for name, share in self.pixels().items()]
         lines += [f"  {name}: {self.broken.get(name, remark)}" for name, remark in self.remarks.items()]
+        lines += [f"  {name}: {verdict.words()}" for name, verdict in self.verdicts.items()]
         return printable("\n".join(lines))
 
     def _repr_png_(self) -> bytes:
@@ -118,6 +122,13 @@ class ExplainedPhotograph:
     def target_name(self) -> str:
         """The name of the explained class."""
         return self.categories[self.target]
+
+    @property
+    def score(self) -> float:
+        """The explained score: of the class, minus that of the class against it; its difference to a reference."""
+        if self.reference is not None:
+            return float(self.reference.facts()["difference"])
+        return float(self.logits[self.target]) - (0.0 if self.against is None else float(self.logits[self.against]))
 
     def namesakes(self) -> list[str]:
         """Other classes whose names hold all words of the explained one: for `crane` also `crane bird (134)`."""
@@ -194,6 +205,18 @@ class ExplainedPhotograph:
         depths = token_depths(self.trace, explanation)
         return {**figures, "tokens": tokens_figure(depths, title=title)} if depths else figures
 
+    def test(self, *variants: str, budget: int = 128, **options: Any) -> dict[str, Verdict]:
+        """Ask the network whether the maps of some variants are true (default: the last); see `plrp.Explanation.test`.
+
+        They share its answers: each variant after the first costs the 28 passes of its flipping curves alone.
+        """
+        names = variants or (list(self.prunings)[-1],)
+        first = self.prunings[names[0]]
+        known = self.trace.explain(target=self.explained, composite=self.composite, pruning=first)
+        others = [self.relevance[name][None] for name in names[1:]]
+        self.verdicts.update(zip(names, ask_about(known, *others, budget=budget, **options), strict=True))
+        return self.verdicts
+
     def save(self, path: str | Path) -> None:
         """Write relevance, logits and settings as `.npz`, which `plrp.load` brings back.
 
@@ -210,6 +233,7 @@ class ExplainedPhotograph:
             "against": self.against,
             **({} if self.reference is None else {"reference": self.reference.facts()}),
             "remarks": dict(self.remarks),
+            "verdicts": {name: verdict.facts() for name, verdict in self.verdicts.items()},
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
         write_arrays(

@@ -36,14 +36,15 @@ def grid_of(
     side: float = 2.2,
     bar: bool = True,
     widths: Sequence[float] | None = None,
-    title: str = "",
+    tall: float = 1.16,
+    title: str | None = "",
 ) -> tuple[Figure, Any]:
-    """A figure of square panels without axes, `side` inches each, with room for colour bars on the right.
+    """A figure of panels without axes, `side` inches wide, with room for colour bars on the right.
 
-    widths: of the columns, in panels (default: 1 each).
+    widths: of the columns, in panels (default: 1 each). tall: the height of a row, title included, in panels.
     """
     wide = columns if widths is None else sum(widths)
-    figure = new_figure((wide * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")
+    figure = new_figure((wide * side * (1.2 if bar else 1.06), rows * side * tall), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, width_ratios=widths)
     for ax in axes.flat:
         frame_panel(ax)
@@ -72,7 +73,7 @@ def explanation_figure(
     *,
     classes: Sequence[tuple[str, float]] = (),
     target: str = "",
-    title: str = "",
+    title: str | None = "",
     place: PicturePart | None = None,
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
     remarks: Mapping[str, str] | None = None,
@@ -111,7 +112,7 @@ def comparison_figure(
     baseline: Tensor | np.ndarray,
     variants: Mapping[str, Mapping[float, Tensor | np.ndarray]],
     *,
-    title: str = "",
+    title: str | None = "",
     name: str = "photograph",
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
     remarks: Mapping[str, str] | None = None,

@@ -9,6 +9,7 @@ import { LogoStage } from "./logo.js";
 import { PictureStage } from "./picture.js";
 import { Sender } from "./served.js";
 import { TextStage } from "./text.js";
+import { drawVerdict } from "./verdict.js";
 
 const STAGES = { picture: PictureStage, sequence: LogoStage, text: TextStage };
 const SIGNS = {
@@ -103,6 +104,8 @@ class View {
     byId("flow-setting").textContent = `Always for the setting you asked for: ${settingName(facts, this.asked)}, ${facts.targets[this.asked.target].name}.`;
     byId("path-off").addEventListener("click", () => this.choose({}));
     byId("path-back").addEventListener("click", () => this.#back());
+    if (facts.verdict) drawVerdict(byId("verdict-words"), byId("verdict-parts"), facts.verdict, facts.verdict.of);
+    byId("verdict-ask").addEventListener("click", () => this.ask());
     byId("inside").hidden = facts.layers.length === 0;
     byId("where").hidden = facts.ledger.length === 0;
     if (facts.ledger.length) drawLedger(byId("totals"), byId("totals-key"), byId("ledger"), byId("where-setting"), this.bundle, this.asked);
@@ -233,6 +236,20 @@ class View {
     this.request();
   }
 
+  /** Asks the server what the network says of the map that is shown. */
+  async ask() {
+    const { facts } = this.bundle;
+    const { target, method, p } = this.state.setting;
+    const name = `${settingName(facts, { target, method, p })}, ${facts.targets[target].name}`;
+    byId("verdict-words").textContent = `Asking about ${name}: 128 forward passes at most …`;
+    byId("verdict-ask").disabled = true;
+    const wanted = { number: facts.targets[target].number, method: facts.methods[method].key, p: p === 0 ? null : facts.p[p - 1] };
+    const verdict = await this.compute("test", wanted);
+    byId("verdict-ask").disabled = false;
+    byId("verdict-words").textContent = "";
+    if (verdict && !this.closing.signal.aborted) drawVerdict(byId("verdict-words"), byId("verdict-parts"), verdict, name);
+  }
+
   /** Shows what reaches the input through one channel alone; another click on it shows all again. */
   async follow(layer, channel) {
     const { path } = this.state.setting;
@@ -329,6 +346,8 @@ class View {
       if (chosen && !chosen.checked) chosen.checked = true;
       drawLayer(byId("layer"), bundle, state, this.asked, table(state.dark), (layer, channel) => this.follow(layer, channel), Boolean(this.compute));
     }
+    byId("verdict").hidden = !facts.verdict && !this.compute;
+    byId("verdict-ask").hidden = !this.compute;
     byId("path").hidden = !setting.path;
     if (setting.path) byId("path-text").textContent = `Only what flows through ${unitName(setting.path.channel)} of ${setting.path.layer} (${settingName(facts, { ...setting, path: null })}).`;
     this.#drawNumbers();
