@@ -383,7 +383,11 @@ def draw_references(measured: Mapping[str, Rows], file: Path) -> None:
             key = "LRP, the default" if explanation == default else re.sub(r":.*", "", explanation)
             if key.startswith("rescale-gamma 1") or key.startswith("rescale-plus") or "ten orders" in key:
                 continue
-            colour = INK if explanation == default else colours.setdefault(key, COLOURS[len(colours) % len(COLOURS)])
+            colour = (
+                INK
+                if explanation == default
+                else colours.setdefault(key, (*COLOURS, "#8c564b", "#f0e442")[len(colours)])
+            )
             for family, style in (("λ", "-"), ("λ by position", "--"), ("M±", ":")):
                 points = [
                     at[m]
