@@ -49,6 +49,7 @@ bench: ## plrp beside its peers, and whether the goals are met: one table (QUICK
 truth: ## which explanation tells the truth: measures what is missing in benchmarks/measured, writes docs/truth.md (hours)
 	@$(PYTHON) tools/setup.py bench
 	$(BIN)/python benchmarks/truth.py --page docs/truth.md
+	$(BIN)/python benchmarks/truth_books.py --page docs/truth.md
 	$(BIN)/python benchmarks/truth_lattice.py --page docs/truth.md
 
 clean: ## remove what the targets above made, but for .venv

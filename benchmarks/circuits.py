@@ -26,9 +26,11 @@ from torch import Tensor, nn
 
 import plrp
 from paper_claims import load as load_photograph_network
-from plrp.ablation import Ablation, fills_from, pruned_sites, strongest
+from plrp.ablation import CURVE, Ablation, curve, fills_from, pruned_sites, strongest
 from plrp.circuits import relevance_at
+from plrp.experiments.intervals import bootstrap
 from plrp.progress import progress
+from plrp.spelling import plural
 from plrp.targets import start
 from plrp.vision import ImageNet
 
@@ -36,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VERSION = 1  # raise it when what a measurement means has changed: older lines are then passed over
 SHARES = (0.05, 0.15, 0.3, 0.6)  # p
 BEGIN, END = "<!-- tables of benchmarks/circuits.py -->", "<!-- end of the tables -->"
+BEGIN_CURVES, END_CURVES = "<!-- CPR and CMD of benchmarks/circuits.py -->", "<!-- end of CPR and CMD -->"
 Rows = list[dict[str, Any]]
 
 
@@ -180,6 +183,77 @@ def measured(model: nn.Module, x: Tensor, network: Network, donors: Tensor | Non
             yield from rows(p, name, [strongest(ranks(n), k) for n, k in enumerate(counts)])
 
 
+def measure_curves(name: str, options: argparse.Namespace) -> None:
+    """CPR and CMD of every ranking, a line per prediction and method."""
+    network, file = NETWORKS[name], options.out / f"curves-{name}.jsonl"
+    done = {row["sample"] for row in records(file)}
+    missing = [sample for sample in range(min(options.curves, network.samples)) if sample not in done]
+    if not missing:
+        return
+    model, inputs = network.model(options.data), network.inputs(options.data)
+    donors = inputs(slice(network.samples, network.samples + network.donors)) if network.donors else None
+    with progress(f"{name}, curves", len(missing), announce=True) as step:
+        for sample in missing:
+            trace = plrp.trace(model, inputs(slice(sample, sample + 1)))
+            plain = trace.explain(layers=True)
+            sites = pruned_sites(trace, plrp.Pruning(), plain.layers)
+            ablation = Ablation(
+                trace, start(trace, None, torch.float32), sites,
+                fills=fills_from(trace, sites, network.ablate, donors, 1, 0, 50),
+            )  # fmt: skip
+            lines = []
+            for method, ranks in rankings(trace, plain, ablation).items():
+                found = curve(ablation, ranks)
+                row = {"version": VERSION, "sample": sample, "method": method, "kept": found.kept[:, 0].tolist()}
+                lines.append(json.dumps({**row, "cpr": float(found.cpr), "cmd": float(found.cmd)}) + "\n")
+            with file.open("a") as out:
+                out.write("".join(lines))
+            step(1)
+
+
+def rankings(trace: plrp.Trace, plain: plrp.Explanation, ablation: Ablation) -> dict[str, list[Tensor]]:
+    """Every neuron's rank by method: LRP, pruned or not, gradient × activation, size and chance; signed and not."""
+    activations = ablation.activations()
+    products = [g * a for g, a in zip(ablation.gradients(), activations, strict=True)]
+    relevance = {"LRP": [relevance_at(plain, site) for site in ablation.sites]}
+    for p in (0.05, 0.15):
+        pruned = trace.explain(pruning=PRUNED["PLRP-λ"](p), layers=True)
+        relevance[f"PLRP-λ, p = {p:g}"] = [relevance_at(pruned, site) for site in ablation.sites]
+    noise = torch.Generator().manual_seed(0)
+    found: dict[str, list[Tensor]] = {}
+    for name, signed in {**relevance, "gradient × activation": products}.items():
+        found[f"{name}, size"] = [r.abs() for r in signed]
+        found[f"{name}, positive first"] = signed
+    found["|activation|"] = [a.abs() for a in activations]
+    found["random"] = [torch.rand(a.shape, generator=noise) for a in activations]
+    return found
+
+
+def curve_tables(measured: dict[str, Rows]) -> str:
+    """CPR and CMD per network and ranking, with 95% intervals of the means, and f at some shares."""
+    lines = []
+    shown = [CURVE.index(share) for share in (0.01, 0.05, 0.2)]
+    for name, rows in measured.items():
+        methods: dict[str, Rows] = {}
+        for row in rows:
+            methods.setdefault(row["method"], []).append(row)
+        count = len({row["sample"] for row in rows})
+        lines += [f"### {NETWORKS[name].title}: CPR and CMD", "", f"{plural(count, 'prediction')}.", ""]
+        heads = "neurons ranked by", "CPR (more is better)", "CMD (less is better)", "f at 1% · 5% · 20%"
+        lines += [f"| {' | '.join(heads)} |", "|---" * 4 + "|"]
+        for method, found in sorted(methods.items(), key=lambda pair: statistics.fmean(r["cmd"] for r in pair[1])):
+            cells = []
+            for key in ("cpr", "cmd"):
+                values = [row[key] for row in found]
+                low, high = bootstrap(values)
+                cells.append(f"{statistics.fmean(values):.2f} [{float(low):.2f}, {float(high):.2f}]")
+            at = " · ".join(f"{statistics.fmean(row['kept'][n] for row in found):.2f}" for n in shown)
+            label = method.replace("|", r"\|")
+            lines.append(f"| {label} | {cells[0]} | {cells[1]} | {at} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def records(file: Path) -> Rows:
     """Everything measured so far; a line cut off by a crash is left out."""
     found = []
@@ -321,6 +395,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--samples", type=int, help="predictions per network (default: 100)")
+    parser.add_argument("--curves", type=int, default=20, help="predictions per network with CPR and CMD (20)")
+    parser.add_argument("--only-curves", action="store_true", help="measure these alone")
     parser.add_argument("--data", type=Path, default=default, help="the folder of photographs and weights")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "circuits", help="where measurements are kept")
     parser.add_argument("--page", type=Path, help="write tables and picture into this page")
@@ -336,15 +412,22 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.networks if not options.report else ():
-        measure(name, options)
-    found = {name: rows for name in NETWORKS if (rows := records(options.out / f"circuits-{name}.jsonl"))}
-    text = tables(found)
-    print(text)
-    if options.page:
-        draw(found, options.page.parent / "assets" / "circuits.svg")
-        page = options.page.read_text(encoding="utf-8")
-        before, after = page.split(BEGIN)[0], page.split(END)[1]
-        options.page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+        if not options.only_curves:
+            measure(name, options)
+        measure_curves(name, options)
+    for begin, end, kind, make in (
+        (BEGIN, END, "circuits", tables),
+        (BEGIN_CURVES, END_CURVES, "curves", curve_tables),
+    ):
+        found = {name: rows for name in NETWORKS if (rows := records(options.out / f"{kind}-{name}.jsonl"))}
+        text = make(found)
+        print(text)
+        if options.page and found:
+            if kind == "circuits":
+                draw(found, options.page.parent / "assets" / "circuits.svg")
+            page = options.page.read_text(encoding="utf-8")
+            before, after = page.split(begin)[0], page.split(end)[1]
+            options.page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

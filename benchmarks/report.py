@@ -18,6 +18,7 @@ from timing import ratio
 PARTS = (
     "engine",
     "attention",
+    "differences",
     "growth",
     "lambda_sweep",
     "memory",
@@ -129,6 +130,20 @@ def attention(parts: Parts) -> Table:
         notes.insert(0, "Multiples of the model's own forward pass; λ prunes attnlrp, by neuron or by token.")
     header = ["model", "input", "weights", *ATTENTION]
     return Table("Cost with attention", header, found, list(dict.fromkeys(notes)))
+
+
+def differences(parts: Parts) -> Table:
+    """DeepLIFT's question: what an explanation against references costs, beside Captum's and tangermeme's."""
+    found = []
+    for name, row in parts.get("differences", {}).get("networks", {}).items():
+        pairs = [(side, peer) for peer in ("Captum", "tangermeme") for side in ("rescale", "rescale, λ 0.2")]
+        pairs += [("rescale-gamma", "rescale"), ("rescale, λ 0.2", "rescale"), ("sweep of four", "rescale")]
+        apart = row["difference"].values()
+        found.append([name, *(number(ratio(row["rounds"], *pair)) for pair in pairs), f"{max(apart, default=0):.0e}"])
+    header = ["network", "plrp / Captum", "λ 0.2 / Captum", "plrp / tangermeme", "λ 0.2 / tangermeme"]
+    header += ["rescale-gamma / rescale", "λ 0.2 / rescale", "four λ / rescale", "apart"]
+    notes = ["Equal references: zeros for images, 20 shuffles for DNA. Apart: the largest difference of relevance."]
+    return Table("Cost against references", header, found, notes if found else [])
 
 
 def likeness(row: Mapping[str, Any]) -> str:
@@ -299,7 +314,20 @@ def tables(parts: Parts) -> Iterator[Table]:
     """All tables that have rows, the one first and the goals last."""
     from goals import judged
 
-    for make in (many, selection, checks, metrics, logos, page_table, memory, cost, attention, growth, judged):
+    for make in (
+        many,
+        selection,
+        checks,
+        metrics,
+        logos,
+        page_table,
+        memory,
+        cost,
+        attention,
+        differences,
+        growth,
+        judged,
+    ):
         found = make(parts)
         if found.rows:
             yield found

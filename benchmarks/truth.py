@@ -20,6 +20,7 @@ import csv
 import hashlib
 import math
 import os
+import re
 import statistics
 import time
 import warnings
@@ -29,9 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import plrp
 from plrp import metrics
-from truth_methods import DEFAULTS, PEERS, Method, explained, methods
+from truth_methods import DEFAULTS, PEERS, Method, Traces, methods
 from truth_networks import NETWORKS, Case
 from truth_page import by_method, faithfulness, write_page
 
@@ -43,6 +43,7 @@ NUMBERS = (
     "gain", "share", "n",
 )  # fmt: skip
 COLUMNS = (*KEYS, *NUMBERS, "name", "values", "error")
+SAME = 0.02  # of the largest truth: training again on another machine rounds otherwise
 LOST = 0.2  # logits: a far site that moves the score by this much must not be without relevance
 
 
@@ -159,13 +160,26 @@ def measure(name: str, options: argparse.Namespace) -> None:
         for given, usual in ((options.screen, network.screened), (options.samples, network.finals))
     )
     answers = Answers(model, cases[0].input)
+    if network.trained_here:
+        check_same_weights(store, answers, cases)
     for index in range(screened):
-        run(methods(network.kind), ("screen",), store, model, answers, cases, index, network.kind, options)
+        run(
+            chosen_by(options, methods(network.kind)),
+            ("screen",),
+            store,
+            model,
+            answers,
+            cases,
+            index,
+            network.kind,
+            options,
+        )
     if options.finals:
         first = [row for row in store.rows if row["case"] < screened]
         chosen = finalists(first, network.kind, options.finals)
+        chosen = chosen_by(options, methods(network.kind) if options.methods else chosen)
         for index in range(*options.only.indices(finals)):
-            parts = ("screen", "flip") if index < options.flips else ("screen",)
+            parts = tuple(part for part in options.parts if part != "flip" or index < options.flips)
             run(chosen, parts, store, model, answers, cases, index, network.kind, options)
 
 
@@ -181,12 +195,8 @@ def run(
     begin = time.perf_counter()
     answers.known.clear()
     case = cases[index]
-    known = [r["values"] for r in store.rows if r["case"] == index and r["part"] == "truth"]
-    if not known:
-        known = [case.truth(answers)[0].tolist()]
-        store.add(case=index, part="truth", method="truth", name=case.name, values=known[0])
-    truth = torch.tensor(known[0], dtype=torch.float64)[None]
-    trace = plrp.trace(model, case.input)
+    truth = torch.empty(0) if parts == ("flip",) else truth_of(store, case, index, answers)
+    traces = Traces(model, case, kind)
     with torch.no_grad():
         model(case.input)
         forward = statistics.median(seconds(lambda: model(case.input))[0] for _ in range(3))
@@ -197,14 +207,14 @@ def run(
         for part in missing_parts:
             try:
                 if relevance is None:
-                    spent, relevance = seconds(lambda m=method: explained(trace, model, case, kind, m))
+                    spent, relevance = seconds(lambda m=method: traces.explained(m))
                 if not bool(torch.isfinite(relevance).all()):
                     raise ValueError("relevance is not finite")
                 if part == "flip":
                     row = flip(answers, case, relevance)
                 else:
                     row = screen(case, truth, relevance)
-                    row["cost"] = spent / forward + (0 if method.pruning is None else 1)
+                    row["cost"] = spent / forward + Traces.passes(method)
             except Exception as error:  # a method that cannot run is told, the others go on
                 row = {"error": f"{type(error).__name__}: {error}"[:200].replace("\n", " ")}
             store.add(case=index, part=part, method=method.label, **row)
@@ -212,6 +222,15 @@ def run(
         f"{store.file.stem}, case {index} ({case.name}): {len(work)} methods in {time.perf_counter() - begin:.0f} s",
         flush=True,
     )
+
+
+def truth_of(store: Store, case: Case, index: int, answers: Answers) -> Tensor:
+    """The truth of a case, (1, features): asked for once."""
+    known = [r["values"] for r in store.rows if r["case"] == index and r["part"] == "truth"]
+    if not known:
+        known = [case.truth(answers)[0].tolist()]
+        store.add(case=index, part="truth", method="truth", name=case.name, values=known[0])
+    return torch.tensor(known[0], dtype=torch.float64)[None]
 
 
 def finalists(rows: list[dict[str, Any]], kind: str, count: int) -> list[Method]:
@@ -229,6 +248,24 @@ def finalists(rows: list[dict[str, Any]], kind: str, count: int) -> list[Method]
     return [*chosen, *(m for m in among if m.name in PEERS)]
 
 
+def check_same_weights(store: Store, answers: Answers, cases: Any) -> None:
+    """Refuse to add rows of other weights: training again need not end where it ended before."""
+    known = next((row for row in store.rows if row["part"] == "truth"), None)
+    if known is not None:
+        before = torch.tensor(known["values"], dtype=torch.float64)
+        apart = float((cases[known["case"]].truth(answers)[0].double() - before).abs().max() / before.abs().max())
+        if apart > SAME:
+            raise SystemExit(
+                f"{store.file} is of other weights (the truth of case {known['case']} is {apart:.0%} off): take those, "
+                "or remove the file and measure again."
+            )
+
+
+def chosen_by(options: argparse.Namespace, among: list[Method]) -> list[Method]:
+    """Those whose label `--methods` matches."""
+    return [method for method in among if re.search(options.methods, method.label)]
+
+
 def part_of(text: str) -> slice:
     """`0:100:2` as Python reads it."""
     return slice(*(int(number) if number else None for number in text.split(":")))
@@ -241,10 +278,12 @@ def main() -> None:
     parser.add_argument("--finals", type=int, default=8, help="how many settings go on to the finals (8; 0: no finals)")
     parser.add_argument("--samples", type=int, default=0, help="cases in the finals (as the network says, mostly 100)")
     parser.add_argument("--flips", type=float, default=math.inf, help="how many of them with flipping curves (all)")
+    parser.add_argument("--parts", nargs="+", choices=("screen", "flip"), default=["screen", "flip"], help="of finals")
     parser.add_argument(
         "--only", type=part_of, default=slice(None), metavar="FIRST:END:STEP",
         help="of the finals' cases, with a copy of --out for each: shares out the work",
     )  # fmt: skip
+    parser.add_argument("--methods", default="", help="only methods whose label this regular expression matches")
     parser.add_argument("--data", type=Path, default=os.environ.get("PLRP_DATA", ROOT.parent / "shared" / "data"))
     parser.add_argument("--weights", type=Path, default=ROOT / "bench" / "weights", help="for networks trained here")
     parser.add_argument("--out", type=Path, default=MEASURED)

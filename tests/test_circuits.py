@@ -200,6 +200,48 @@ def test_the_baselines_have_as_many_neurons_per_tensor(net: Residual, x: Tensor)
         assert circuit.kept[method].score == pytest.approx(float(net(x[:1], masks)[0, target])), method
 
 
+@pytest.mark.parametrize("positive", [False, True])
+def test_curves_are_those_of_an_explicit_loop(net: Residual, x: Tensor, positive: bool) -> None:
+    """f(k), CPR and CMD by sorting all neurons and masking the net by hand, as MIB states them."""
+    circuit = plrp.explain(net, x, pruning=plrp.Pruning(p=0.2)).circuit(sample=1, positive=positive)
+    tensors, one = net.tensors(x[1:2]), x[1:2]
+    plain = plrp.explain(net, one, target=int(net(one).argmax()), layers=True)
+    sizes = {name: tensors[name].numel() for name in circuit.layers}
+    shares, total = (0.02, 0.1, 0.3, 0.6, 1.0), sum(sizes.values())
+    target = int(net(one).argmax())
+
+    def score(chosen: set[tuple[str, int]]) -> float:
+        masks = {name: torch.zeros(size, dtype=torch.bool) for name, size in sizes.items()}
+        for name, number in chosen:
+            masks[name][number] = True
+        return float(net(one, {n: m.reshape(tensors[n].shape) for n, m in masks.items()})[0, target])
+
+    ranks = [
+        (float(value if positive else value.abs()), name, number)
+        for name in circuit.layers
+        for number, value in enumerate(plain.layers[name].flatten())
+    ]
+    order = [(name, number) for _, name, number in sorted(ranks, key=lambda rank: -rank[0])]
+    none, whole = score(set()), score(set(order))
+    f = [(score(set(order[: round(share * total)])) - none) / (whole - none) for share in shares]
+    steps = list(pairwise(zip(shares, f, strict=True)))
+    found = circuit.curves(shares)["LRP"]
+    assert found.shares == shares
+    torch.testing.assert_close(found.kept[:, 0], torch.tensor(f, dtype=torch.float64))
+    assert math.isclose(float(found.cpr), sum((b - a) * (u + v) / 2 for (a, u), (b, v) in steps))
+    assert math.isclose(float(found.cmd), sum((b - a) * (abs(1 - u) + abs(1 - v)) / 2 for (a, u), (b, v) in steps))
+    own = circuit.curves()
+    assert set(own) == {"this circuit", "LRP", "|activation|", "random"} | {n for n in own if "gradient" in n}
+    assert all(math.isclose(float(c.kept[-1]), 1.0) for c in own.values())  # of all neurons: the model
+
+
+@pytest.mark.parametrize("shares", [(), (0.5, 0.1), (0.0, 1.0), (0.5, 1.2)])
+def test_wrong_shares_of_a_curve_are_refused(net: Residual, x: Tensor, shares: tuple[float, ...]) -> None:
+    circuit = plrp.explain(net, x, pruning=plrp.Pruning(p=0.2)).circuit()
+    with pytest.raises(ValueError, match="shares are those of the neurons that stay, ascending"):
+        circuit.curves(shares)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_strongest_are_the_first_of_the_sorted(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -25,6 +25,7 @@ from .tape.values import Value
 from .targets import Start
 
 ABLATIONS = ("zero", "mean", "resample")
+CURVE = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # the shares of neurons of MIB's curves
 
 
 class Answer(NamedTuple):
@@ -88,6 +89,37 @@ class Ablation:
         return self.outcome([torch.zeros_like(rows, dtype=torch.bool) for rows in self.activations()], draw)
 
 
+class Curve(NamedTuple):
+    """How much of the score circuits of growing size keep: the faithfulness curve of MIB (Mueller et al. 2025).
+
+    - `shares`: k, the share of the neurons of all pruned tensors that stay;
+    - `kept`: f(k) = (m(C_k) − m(∅)) / (m(N) − m(∅)), m the explained score;
+    - `cpr`: ∫ f dk, more is better: the circuit's performance. `cmd`: ∫ |1 − f| dk, less is better: its distance from
+      the model. By trapezoids over the shares, (batch,).
+    """
+
+    shares: tuple[float, ...]
+    kept: Tensor  # (shares, batch)
+    cpr: Tensor
+    cmd: Tensor
+
+
+def curve(ablation: Ablation, ranks: Sequence[Tensor], shares: Sequence[float] = CURVE, draw: int = 0) -> Curve:
+    """The curve of a ranking of all neurons, one (batch, neurons) per site; the highest stay, across all tensors."""
+    if list(shares) != sorted(shares) or not shares or not 0 < shares[0] <= shares[-1] <= 1:
+        raise ValueError(f"shares are those of the neurons that stay, ascending in (0, 1], got {tuple(shares)}.")
+    joined, sizes = torch.cat(list(ranks), 1), [rank.shape[1] for rank in ranks]
+    none, whole = ablation.nothing(draw).score.double(), ablation.whole().score.double()
+    kept = []
+    for share in shares:
+        count = round(share * joined.shape[1])
+        masks = torch.stack([strongest(row, count, least=-torch.inf) for row in joined]).split(sizes, 1)
+        kept.append((ablation.outcome(masks, draw).score.double() - none) / (whole - none))
+    f, k = torch.stack(kept), torch.tensor(shares, dtype=torch.float64)
+    cpr, cmd = (torch.trapezoid(values, k.to(values.device), dim=0) for values in (f, (1 - f).abs()))
+    return Curve(tuple(shares), f, cpr, cmd)
+
+
 def keeping(value: Value, mask: Tensor, fill: Tensor | None) -> Callable[[Tensor], Tensor]:
     """The change of a value that leaves the neurons of `mask` alone and sets the others to `fill`, or to zero.
 
@@ -105,17 +137,17 @@ def keeping(value: Value, mask: Tensor, fill: Tensor | None) -> Callable[[Tensor
     return change
 
 
-def strongest(row: Tensor, count: int) -> Tensor:
-    """The mask of the `count` entries of a row with the highest ranks > 0; of ties, the first."""
-    above = row[row > 0]
+def strongest(row: Tensor, count: int, least: float = 0.0) -> Tensor:
+    """The mask of the `count` entries of a row with the highest ranks > `least`; of ties, the first."""
+    above = row[row > least]
     if count >= len(above):
-        return row > 0
+        return row > least
     if count == 0:
         return torch.zeros_like(row, dtype=torch.bool)
     last = len(above) - count  # selection, not sorting: numpy's is several times torch's on a CPU
-    least = float(np.partition(above.numpy(), last)[last]) if row.is_cpu else above.kthvalue(last + 1).values
-    mask = row > least
-    mask[(row == least).nonzero()[: count - int(mask.sum()), 0]] = True
+    lowest = float(np.partition(above.numpy(), last)[last]) if row.is_cpu else above.kthvalue(last + 1).values
+    mask = row > lowest
+    mask[(row == lowest).nonzero()[: count - int(mask.sum()), 0]] = True
     return mask
 
 

@@ -16,7 +16,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .ablation import Ablation, Answer, fills_from, keeping, passes, planned, pruned_sites, strongest
+from .ablation import (
+    CURVE,
+    Ablation,
+    Answer,
+    Curve,
+    curve,
+    fills_from,
+    keeping,
+    passes,
+    planned,
+    pruned_sites,
+    strongest,
+)
 from .explanation import Explanation, Survivors, explain_trace
 from .progress import progress
 from .pruning import Site
@@ -29,7 +41,7 @@ from .tape.trace import Trace, record
 from .tape.values import Value, tensors_in
 from .targets import as_target, start
 
-__all__ = ["Circuit", "Edge", "Kept", "Neuron"]
+__all__ = ["Circuit", "Curve", "Edge", "Kept", "Neuron"]
 
 SCORE = "score"  # the layer of the node at which relevance starts
 DRAWS = 5  # random circuits, or samples that stand in, over which a figure is a mean
@@ -73,6 +85,7 @@ class Circuit:
     - `neurons`: by pruned tensor (named by the layers that read it), with their relevance, strongest first;
     - `sizes`: how many neurons each of these tensors has (its `shapes`), and `active`: how many are not zero;
     - `kept`: the rest of the prediction when only they are left, beside other choices of as many neurons per tensor;
+    - `curves()`: CPR and CMD, with the curve behind them, beside those of other rankings;
     - `edges()`: the relevance they hand to one another; `plot()`, `to_networkx()` and `to_dot()` show it;
     - `run(inputs)`: the model with everything else ablated.
     """
@@ -99,11 +112,13 @@ class Circuit:
         self.layers = [site.name for site in sites]
         self.shapes = {site.name: _own_shape(site.value) for site in sites}
         self._masks: dict[str, Tensor] = {}  # (1, neurons of the tensor)
+        self._relevance: dict[str, Tensor] = {}  # its size, likewise
         self.neurons: dict[str, Survivors] = {}
         for site in sites:
             relevance = relevance_at(explanation, site)
             relevance = relevance.clamp(min=0) if positive else relevance
             self._masks[site.name] = relevance != 0
+            self._relevance[site.name] = relevance.abs()
             self.neurons[site.name] = Survivors.of(relevance[0], self.shapes[site.name])
         fills = fills_from(trace, sites, ablate, data, draws, seed, batch_size)
         begin = start(trace.now, self.target, explanation.score.dtype)
@@ -138,7 +153,7 @@ class Circuit:
             return ablation.outcome(others, draw)
 
         shares = {"the model": kept(whole)}
-        rankings = self._rankings()
+        rankings = _rankings(self)
         with progress("ablating", len(rankings) + 1, transient=True) as step:
             shares["this circuit"] = kept(_mean([ablation.outcome(masks, draw) for draw in range(ablation.draws)]))
             step(1)
@@ -149,30 +164,21 @@ class Circuit:
         shares["nothing"] = kept(nothing)
         return shares
 
-    def _rankings(self) -> dict[str, Callable[[int], list[Tensor]]]:
-        """Other ways to choose neurons: (draw) → ranks of each tensor (1, neurons)."""
-        ablation, activations = self._ablation, self._ablation.activations()
+    def curves(self, shares: Sequence[float] = CURVE) -> dict[str, Curve]:
+        """f over k, CPR and CMD (see `Curve`) of this explanation's ranking and of the others of `kept`.
 
-        def sized(ranks: list[Tensor]) -> list[Tensor]:
-            return ranks if self.positive else [rank.abs() for rank in ranks]
-
-        plain = explain_trace(self._trace, Request(target=self.target, composite=self.composite, layers=True))
-        relevance = sized([relevance_at(plain, site) for site in ablation.sites])
-        products = sized([g * a for g, a in zip(ablation.gradients(), activations, strict=True)])
-        size = [a.abs() for a in activations]
-
-        def random(draw: int) -> list[Tensor]:
-            generator = torch.Generator().manual_seed(self._seed + draw)
-            numbers = (torch.rand(a.shape, generator=generator).to(a.device) for a in activations)
-            return [n * (a != 0) for n, a in zip(numbers, activations, strict=True)]
-
-        by_gradient = "gradient × activation" if self.positive else "|gradient × activation|"
-        return {
-            "LRP": lambda _: relevance,
-            by_gradient: lambda _: products,
-            "|activation|": lambda _: size,
-            "random": random,
-        }
+        k counts the neurons of all pruned tensors together. Neurons are ranked by the size of their relevance (with
+        `positive`, by their relevance); those without any come last, so beyond the survivors they fill up in their
+        order.
+        """
+        own = [self._relevance[site.name] for site in self._sites]
+        rankings = {"this circuit": lambda _: own, **_rankings(self)}
+        with progress("ablating", len(rankings), transient=True) as step:
+            found = {}
+            for name, make in rankings.items():
+                found[name] = curve(self._ablation, make(0), shares)
+                step(1)
+        return found
 
     def run(self, inputs: Any = None) -> Any:
         """The model's output with all but this circuit's neurons ablated: for its own input, or for others.
@@ -304,6 +310,32 @@ class Circuit:
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(_title(self)).replace(chr(10), '<br>')}</p>{render_html(self.HEADER, _table(self.kept))}"
+
+
+def _rankings(circuit: Circuit) -> dict[str, Callable[[int], list[Tensor]]]:
+    """Other ways to choose neurons: (draw) → ranks of each tensor (1, neurons)."""
+    ablation, activations = circuit._ablation, circuit._ablation.activations()
+
+    def sized(ranks: list[Tensor]) -> list[Tensor]:
+        return ranks if circuit.positive else [rank.abs() for rank in ranks]
+
+    plain = explain_trace(circuit._trace, Request(target=circuit.target, composite=circuit.composite, layers=True))
+    relevance = sized([relevance_at(plain, site) for site in ablation.sites])
+    products = sized([g * a for g, a in zip(ablation.gradients(), activations, strict=True)])
+    size = [a.abs() for a in activations]
+
+    def random(draw: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(circuit._seed + draw)
+        numbers = (torch.rand(a.shape, generator=generator).to(a.device) for a in activations)
+        return [n * (a != 0) for n, a in zip(numbers, activations, strict=True)]
+
+    by_gradient = "gradient × activation" if circuit.positive else "|gradient × activation|"
+    return {
+        "LRP": lambda _: relevance,
+        by_gradient: lambda _: products,
+        "|activation|": lambda _: size,
+        "random": random,
+    }
 
 
 def circuit_of(

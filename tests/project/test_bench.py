@@ -132,6 +132,15 @@ def test_the_cost_of_checks_is_that_of_100_explanations_of_which_one_is_the_firs
     assert record["verdict"] == "met"
 
 
+def test_costs_against_references_are_told_beside_each_peer() -> None:
+    rounds = [{"rescale": 2.0, "rescale, λ 0.2": 1.0, "rescale-gamma": 3.0, "sweep of four": 5.0, "Captum": 4.0}] * 3
+    table = report.differences(
+        {"differences": {"networks": {"VGG": {"rounds": rounds, "difference": {"Captum": 1e-6}}}}}
+    )
+    assert table.rows == [["VGG", "0.50", "0.25", "–", "–", "1.50", "0.50", "2.50", "1e-06"]]
+    assert report.differences({}).rows == []
+
+
 def test_every_method_runs_once_in_every_round() -> None:
     calls: list[str] = []
     runs = {name: (lambda name=name: calls.append(name)) for name in "abc"}

@@ -67,7 +67,70 @@ def test_the_page_gets_its_tables_and_its_picture(tmp_path: Path) -> None:
     assert "old" not in written
     assert "| `epsilon-plus`, λ 0.05 | 0.550 | 0.50 / 0.60 | 0.50 / 0.60 |" in text
     assert "Not measured yet: ResNet-50" in text
-    ElementTree.parse(tmp_path / "assets" / "truth.svg")
+    for picture in ("truth.svg", "truth-references.svg"):
+        ElementTree.parse(tmp_path / "assets" / picture)
+
+
+def test_differences_are_paired_case_by_case() -> None:
+    """The case that only one method has does not count, and a constant map has no agreement."""
+    base = [row(case, "base", spearman=0.1 * case, pearson=0.1 * case) for case in range(5)]
+    better = [row(case, "better", spearman=0.1 * case + 0.2, pearson=0.1 * case) for case in range(1, 6)]
+    differences = truth_page.apart(better, base)
+    assert differences == pytest.approx([0.1] * 4)
+    assert truth_page.signed(differences) == "+0.10 [+0.10, +0.10]"
+    nothing = truth_page.apart([row(0, "constant", spearman=float("nan"), pearson=float("nan"))], base)
+    assert nothing == [0.0]
+    assert truth_page.signed(nothing) == "+0.00"
+    centre, low, high = truth_page.interval([0.0, 0.3, -0.1, 0.2])
+    assert low < centre < high
+
+
+def test_rows_against_references_have_a_table_and_a_verdict() -> None:
+    default = truth_methods.DEFAULT["sequences"]
+    pruned = "rescale against zeros | λ 0.1"
+    found = [row(case, m.label) for m in truth_methods.methods("sequences") for case in range(3)]
+    for r in found:
+        r |= {"gini": 0.96, "spearman": 0.5 + 0.02 * int(r["case"])} if r["method"] == pruned else {}
+        r |= {"gini": 0.97, "spearman": 0.2} if r["method"] == "epsilon-gamma | λ 0.1" else {}
+    further = [row(case, default, gini=0.1) for case in range(3, 9)]  # without references
+    kept = truth_page.beside_references([*found, *further], "sequences")
+    assert {r["case"] for r in kept} == {0, 1, 2}
+    assert {default, pruned, "DeepLIFT"} <= {r["method"] for r in kept} < {r["method"] for r in found}
+    measured = {name: found if name == "splice" else [] for name in truth_networks.NETWORKS}
+    verdicts = truth_page.sparse(measured)[2:]
+    assert [line.split(" | ")[-1] for line in verdicts] == ["no |", "**yes** |"]
+    assert "| λ 0.1 | 0.56 (0.96) |" in verdicts[1]
+    measured = {"splice": [r | {"spearman": 0.0, "pearson": 0.0} for r in found]}
+    verdicts = truth_page.sparse({name: measured.get(name, []) for name in truth_networks.NETWORKS})[2:]
+    assert all("no agreement at p = 0" in line for line in verdicts)
+    assert truth_page.beside_references([row(0, default)], "sequences") == []
+
+
+def test_p_by_depth_names_every_pruned_tensor() -> None:
+    torch.manual_seed(0)
+    net = truth_networks.DilatedProfile(4).eval()
+    x = torch.nn.functional.one_hot(torch.randint(4, (1, 50)), 4).transpose(1, 2).float()
+    trace = plrp.trace(net, x)
+    above, below = (truth_methods.pruning_of(f"λ 0.1, more {where}", trace) for where in ("above", "below"))
+    shares = [site.p for site in above.plan(trace).values()]
+    assert shares[0] == 0
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(0.2)
+    assert [site.p for site in below.plan(trace).values()] == pytest.approx(shares[::-1])
+
+
+def test_other_weights_are_not_mixed_with_those_measured(tmp_path: Path) -> None:
+    store = truth.Store(tmp_path, "profile")
+    x = torch.nn.functional.one_hot(torch.randint(4, (1, 8)), 4).transpose(1, 2).float()
+    cases = [truth_networks.Case("sequence", x, 0)]
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(32, 2)).eval()
+    store.add(case=0, part="truth", method="truth", values=cases[0].truth(net)[0].tolist())
+    truth.check_same_weights(store, net, cases)
+    with torch.no_grad():
+        net[1].weight.mul_(1.1)
+    with pytest.raises(SystemExit, match="is of other weights"):
+        truth.check_same_weights(store, net, cases)
 
 
 def test_what_is_stored_is_known_and_a_broken_line_is_not(tmp_path: Path) -> None:
@@ -148,6 +211,9 @@ def test_the_networks_read_what_their_readme_says() -> None:
     read = x[:, :, :250]
     assert torch.allclose(deepac(read), deepac(read.flip((1, 2))), atol=1e-5)
     assert truth_networks.DilatedProfile()(read).shape == (1, 2, 250)
+    assert truth_networks.ConvolutionAndAttention().eval()(read).shape == (1, 4)
+    lstm = truth_networks.DeePaCRecurrent(width=6).eval()
+    assert torch.allclose(lstm(read), lstm(read.flip((1, 2))), atol=1e-5)
 
 
 def test_a_far_site_without_relevance_is_counted() -> None:
