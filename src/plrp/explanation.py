@@ -244,13 +244,8 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         import plrp
 
         kind = Path(path).suffix.lower()
-        if kind in plrp.files.PICTURES:
-            dpi = options.pop("dpi", 200)
-            plrp.files.save_figure(self.plot(**options), path, dpi=dpi)
-            return
         if kind not in (".npz", ".html", ".htm"):
-            pictures = ", ".join(plrp.files.PICTURES)
-            raise ValueError(f"{path} should end in .html (a page), .npz (numbers), or {pictures} (a figure).")
+            return plrp.view.plots.save_plot(self, path, **options)
         if kind == ".npz" and options:
             raise TypeError(
                 f"{', '.join(options)}: a page and a figure have options, a file of numbers (.npz) has none."

@@ -518,7 +518,7 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
         mark = "◂ explained" if name == explanation.target_name else "▹ against" if name == against else ""
         mark = mark if in_words else mark[:1]
         lines.append(f"  {shortened(name, room):<{room}}  {score:8.2f}  {percent(probability):>6} {mark}".rstrip())
-    alike = explanation.namesakes() if named else []
+    alike = namesakes(explanation) if named else []
     if alike:
         lines.append(f"  class {explanation.target} was taken; also there: {', '.join(alike)}")
     if explanation.photograph.transparent:
@@ -529,6 +529,13 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
     said = {name: balance.words(remedy) for name, balance in explanation.broken.items()}
     lines += [f"  {name}: {said.get(name, remark)}" for name, remark in explanation.remarks.items()]
     return lines + [f"  {name}: {verdict.words()}" for name, verdict in explanation.verdicts.items()]
+
+
+def namesakes(explanation: ExplainedPhotograph) -> list[str]:
+    """Other classes whose names hold all words of the explained one: for `crane` also `crane bird (134)`."""
+    words = set(explanation.target_name.lower().split())
+    others = [n for n, name in enumerate(explanation.categories) if words <= set(name.lower().split())]
+    return [f"{explanation.categories[n]} ({n})" for n in others if n != explanation.target]
 
 
 def in_folder(given: str | None) -> bool:

@@ -27,12 +27,12 @@ from .questions import SHIFTS, Occlusions, Questions, kind_of, points_of, releva
 from .scores import GivenTarget, Model
 from .verdict_figures import verdict_figure
 
-BETTER, CHANCE, INVERTED = "better than chance", "no better than chance", "its signs are inverted"
+BETTER, CHANCE, INVERTED = "better than chance", "not clearly better than chance", "its signs are inverted"
 UNDECIDED, UNMOVED = "the network does not decide", "the score does not change"
 CONSTANT = "the map is constant"
 _MEANING = {
     BETTER: "The map is better than chance",
-    CHANCE: "The map is no better than chance",
+    CHANCE: "The map is not clearly better than chance",
     INVERTED: "Its signs are inverted: what it calls evidence for the score is evidence against it",
 }
 _NUMBERS = tuple("rho r percentile chance inverted floor copies blob agreement gain gain_percentile".split())
@@ -95,7 +95,7 @@ class Verdict:
         return torch.where(self.agreement > 0, self.agreement, torch.nan).sqrt()
 
     def judgements(self) -> list[str]:
-        """Of each sample one of six: better than chance, no better than chance, its signs are inverted, …"""
+        """Of each sample one of six: better than chance, not clearly better than chance, its signs are inverted, …"""
         return [self._judgement(sample) for sample in range(len(self))]
 
     def _judgement(self, sample: int) -> str:

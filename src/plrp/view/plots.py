@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from plrp.explanation import Explanation
+from plrp.files import PICTURES, save_figure
 from plrp.genomics.logo import logo_page
 from plrp.genomics.sequences import LETTERS, decode
 from plrp.text.coloured_text import Cell, Sentence, to_figure
@@ -67,6 +69,13 @@ def plot(
     if inputs[0] is not None and not inputs[0].is_floating_point():
         return _texts(relevance, inputs, titles, tokens)
     return _bars(relevance, titles)
+
+
+def save_plot(explanation: Explanation, path: str | Path, *, dpi: int = 200, **options: Any) -> None:
+    """Write the figure of `plot`, whose `options` it takes."""
+    if Path(path).suffix.lower() not in PICTURES:
+        raise ValueError(f"{path} should end in .html (a page), .npz (numbers), or {', '.join(PICTURES)} (a figure).")
+    save_figure(plot(explanation, **options), path, dpi=dpi)
 
 
 def _input(explanation: Explanation, sample: int) -> Tensor | None:

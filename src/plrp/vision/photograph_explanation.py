@@ -130,14 +130,6 @@ class ExplainedPhotograph:
             return float(self.reference.facts()["difference"])
         return float(self.logits[self.target]) - (0.0 if self.against is None else float(self.logits[self.against]))
 
-    def namesakes(self) -> list[str]:
-        """Other classes whose names hold all words of the explained one: for `crane` also `crane bird (134)`."""
-        words = set(self.target_name.lower().split())
-        others = (
-            n for n, name in enumerate(self.categories) if n != self.target and words <= set(name.lower().split())
-        )
-        return [f"{self.categories[number]} ({number})" for number in others]
-
     def top(self, count: int = 5) -> list[tuple[str, float, float]]:
         """The strongest classes: name, logit, probability."""
         order = self.logits.topk(min(count, len(self.logits))).indices.tolist()
