@@ -87,8 +87,9 @@ def test_half_precision_is_stored_as_float32(tmp_path: Path) -> None:
 def test_a_wrong_suffix_is_refused_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explanation = plrp.explain(MODEL, torch.randn(1, 4))
     monkeypatch.setattr(plrp.view, "explanation_bundle", lambda *_, **__: pytest.fail("computed"))
-    with pytest.raises(ValueError, match=r"x\.png should end in \.html for a page, or in \.npz for the numbers"):
-        explanation.save(tmp_path / "x.png")
+    monkeypatch.setattr("plrp.view.plots.plot", lambda *_, **__: pytest.fail("drawn"))
+    with pytest.raises(ValueError, match=r"x\.docx should end in \.html \(a page\), \.npz \(numbers\), or \.png"):
+        explanation.save(tmp_path / "x.docx")
     with pytest.raises(TypeError, match="title: a page"):
         explanation.save(tmp_path / "x.npz", title="mine")
 

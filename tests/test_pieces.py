@@ -91,7 +91,7 @@ def test_only_one_piece_is_held_at_a_time():
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(588, 16), nn.ReLU(), Watched(), nn.Linear(16, 5)).eval()
     plrp.explain(model, IMAGES, micro_batch=1)
-    assert seen == [0] * (7 + 4)  # seven pieces, and a second look at the first
+    assert seen == [0] * (7 + 6)  # seven pieces, and a second look at the first, also with inputs of other sizes
 
 
 def test_an_empty_batch_and_bad_sizes():
@@ -208,8 +208,8 @@ def test_pieces_hold_two_samples_at_least(small_room, monkeypatch):
     monkeypatch.setattr(explanation_module, "PIECE", 1)
     model = Noting().eval()
     plrp.explain(model, IMAGES)
-    assert model.sizes[-5:] == [1] * 5  # the rest of seven, with the looks at its shape
-    assert set(model.sizes[:-5]) == {2}
+    assert model.sizes[-7:] == [1] * 7  # the rest of seven, with the looks at its shape
+    assert set(model.sizes[:-7]) == {2}
 
     class Mixing(Noting):
         def forward(self, x: Tensor) -> Tensor:

@@ -153,6 +153,7 @@ def test_the_demo_writes_one_page_that_needs_nothing_else(
     assert first.read_text(encoding="utf-8") != document
 
 
+@pytest.mark.slow
 def test_photographs_are_trained_apart_and_shown_for_each_object(tmp_path: Path) -> None:
     training = scenes.train_in_background(tmp_path / "network.pt", steps=2, seed=0)
     assert training.wait() == 0

@@ -405,6 +405,7 @@ def test_a_page_is_counted_by_maps(
     assert counted[5] == "the page, maps: 6 of 6, s1"
 
 
+@pytest.mark.slow
 def test_matching_may_be_asked_for_later_and_resumes(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of its own: a run that was explained without it is not explained again, and what was matched stays."""
     options = {"part_size": 4, "show_progress": False}

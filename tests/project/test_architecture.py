@@ -169,6 +169,7 @@ def test_fast_is_out_of_reach(pytestconfig: pytest.Config) -> None:
         importlib.import_module("plrp.fast")
 
 
+@pytest.mark.slow
 def test_the_core_works_without_fast(pytestconfig: pytest.Config) -> None:
     """A short selection; `make test-slow` runs all tests of the core so."""
     if pytestconfig.getoption("--without-fast"):

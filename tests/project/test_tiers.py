@@ -32,6 +32,7 @@ def test_every_slow_test_is_in_one_shard(slow_tests: list[str]) -> None:
     assert set(assigned.values()) <= set(NUMBERS)
 
 
+@pytest.mark.slow
 def test_the_option_splits_the_slow_tests_and_no_others(tmp_path: Path) -> None:
     """Functions with a record, without one, and with many parameters; five runs together are the whole tier."""
     for name in ("conftest.py", "shards.py"):

@@ -735,6 +735,7 @@ class Elements(HTMLParser):
 EVIL = "<evil onload=x>&\"'</evil>"
 
 
+@pytest.mark.slow
 def test_a_report_of_evil_names_shows_them_and_obeys_none(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     metrics = ("gini", f"gini.{EVIL}", "relevance_mass_accuracy", "pixel_flipping", f"pixel_flipping.{EVIL}", "hoyer")

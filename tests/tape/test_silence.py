@@ -398,10 +398,14 @@ def test_a_model_that_writes_into_its_input_never_writes_into_the_users(name: st
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
 @pytest.mark.parametrize("product", [torch.matmul, torch.mm, torch.spmm, torch.sparse.mm])
-def test_a_sparse_matrix_is_refused(layout: str, product: Callable[..., Tensor]) -> None:
-    layer, edges = nn.Linear(4, 3), torch.eye(5)
-    with pytest.raises(UnsupportedOperation, match=r"a sparse tensor\. Make it dense with `\.to_dense\(\)`, or gather"):
-        plrp.trace(lambda x: product(getattr(edges, layout)(), layer(x)), torch.rand(5, 4), samples=None)
+def test_a_sparse_matrix_is_explained_as_the_dense_one(layout: str, product: Callable[..., Tensor]) -> None:
+    torch.manual_seed(0)
+    layer, edges, x = nn.Linear(4, 3), (torch.rand(5, 5) > 0.4).float(), torch.rand(5, 4)
+    options: dict[str, Any] = {"samples": None, "target": (2, 1), "composite": "epsilon"}
+    sparse = plrp.explain(lambda x: product(getattr(edges, layout)(), layer(x)), x, **options)
+    dense = plrp.explain(lambda x: edges @ layer(x), x, **options)
+    torch.testing.assert_close(sparse.relevance, dense.relevance)
+    assert sparse.relevance.any()
 
 
 def test_a_step_that_torch_compiles_while_it_runs_is_refused() -> None:

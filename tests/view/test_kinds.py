@@ -193,13 +193,15 @@ def test_inputs_without_a_figure_show_the_ledger_in_a_notebook() -> None:
 def test_a_notebook_answers_with_the_path_that_was_asked_for(explanation: plrp.Explanation) -> None:
     live = Live(explanation, proportions=(0.4,), targets=1)
     wanted = {"session": "0", "layer": "5", "channel": 3, "number": 1, "method": "lambda", "p": 0.4}
-    answer = live.answer({"id": "a", "wanted": wanted})
+    asked = {"id": "a", "what": "channel", "wanted": wanted}
+    answer = live.answer(asked)
     paths = Paths(plrp.trace(network(), picture()), 1, plrp.composite("epsilon-plus-flat"), plrp.Pruning(p=0.4), 0)
     exact = paths.through("5", 3, lambda r: as_map(r, (72, 72)))
     assert (answer["id"], answer["session"]) == ("a", live.session)
     assert answer["answer"]["largest"] == pytest.approx(float(exact.abs().max()))
-    for wrong in ({}, {"wanted": {**wanted, "layer": "x"}}, {"wanted": {**wanted, "session": "9"}}, "text"):
-        assert "problem" in live.answer(wrong)
+    for wrong in ({}, {"wanted": {**wanted, "layer": "x"}}, {"wanted": {**wanted, "session": "9"}}):
+        assert "problem" in live.answer({**asked, **wrong} if wrong else {})
+    assert "problem" in live.answer("text")
 
 
 def test_every_kind_of_input_has_its_figure(explanation: plrp.Explanation) -> None:
