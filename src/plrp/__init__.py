@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .concepts.search import exemplars, neuron_relevance
     from .engine import plain_walk
     from .errors import BrokenArithmetic, TraceError, UnsupportedOperation
+    from .experiments.tuning import tune
     from .explanation import Explanation, explain
     from .pruning import Pruning
     from .tape.own_rules import Slope, register_rule, registered_rules, rules_for, unregister_rule
@@ -51,6 +52,7 @@ __all__ = [
     "rules",
     "rules_for",
     "trace",
+    "tune",
     "unregister_rule",
 ]
 

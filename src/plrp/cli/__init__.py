@@ -67,14 +67,14 @@ class Version(argparse.Action):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command, with all sub-commands."""
-    from . import exemplars, explain, genomics, studies, text, view
+    from . import exemplars, explain, genomics, studies, text, tune, view
 
     parser = Parser(prog="plrp", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=Version, nargs=0, help="show the version, and which code explains here")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     studies.add_demo(subparsers)
-    for module in (explain, view, genomics, text, exemplars):
+    for module in (explain, view, genomics, text, exemplars, tune):
         module.add_parser(subparsers)
     studies.add_sweep(subparsers)
     studies.add_report(subparsers)

@@ -97,6 +97,24 @@ def settings_of(kind: type[SettingsType], arguments: argparse.Namespace, **more:
     return kind(**{**chosen(arguments, *(name for name in options(kind) if hasattr(arguments, name))), **more})
 
 
+class SettingsFile(argparse.Action):
+    """`--settings tuned.toml`: the file's entries take the place of defaults; options that are given count more."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, file: Any, *_: Any) -> None:
+        """Read the file into the arguments."""
+        from plrp.experiments.config import read_toml
+
+        try:
+            entries = read_toml(Path(file).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            parser.error(f"--settings {file} cannot be read: {getattr(error, 'strerror', None) or error}")
+        for name, value in entries.items():
+            if not hasattr(namespace, name):
+                parser.error(f"--settings {file}: this command has no setting '{name}'")
+            if getattr(namespace, name) == parser.get_default(name):
+                setattr(namespace, name, value)
+
+
 def add_pruning(
     group: argparse._ActionsContainer,
     *,
@@ -110,6 +128,7 @@ def add_pruning(
     """
     text = f"{options(PruningSettings)['p'].help} (default: {default or 'nothing, which is plain LRP'})"
     group.add_argument("-p", type=proportion, metavar="P", help=text)
+    group.add_argument("--settings", action=SettingsFile, metavar="FILE", help="the settings that plrp tune chose")
     group.set_defaults(default_p=default)
     for name in offered:
         add_settings(group, PruningSettings, name, flags={"redistribution": flag})

@@ -122,6 +122,8 @@ def neuron_relevance(
 class Search:
     """A model, numbered inputs, and the settings of the search; on this machine or on a worker."""
 
+    doing = "searching"
+
     def __init__(
         self,
         model: nn.Module,
@@ -243,7 +245,7 @@ class PhotographSearch(Search):
         return Work("plrp.concepts.search:PhotographSearch", {**self.arguments, **paths, **options})
 
 
-def run_search(search: Search, execution: Execution, gathered: Callable[[Run, Mapping[str, Any]], T]) -> T:
+def run_search(search: Any, execution: Execution, gathered: Callable[[Run, Mapping[str, Any]], T]) -> T:
     """Make the missing parts of a search, here or on a cluster, and gather all of them."""
     run, say = search.run, execution.say
     sizes = [len(search.part(index)) for index in range(run.parts)]
@@ -252,9 +254,8 @@ def run_search(search: Search, execution: Execution, gathered: Callable[[Run, Ma
         whole = run.whole(range(run.parts), say)
         missing = [index for index in range(run.parts) if index not in whole]
         before = sum(sizes[index] for index in whole)
-        with progress(
-            f"searching {search.record['command']}", sum(sizes), execution.show_progress, done=before
-        ) as step:
+        title = f"{search.doing} {search.record['command']}"
+        with progress(title, sum(sizes), execution.show_progress, done=before) as step:
             failures = run.make(search, missing, BarWatch(sizes, step, say), search.work, execution)
         if failures:
             damaged = all(failure.kind == "BadImage" for failure in failures)

@@ -3,6 +3,7 @@
 - the description of a sweep: `Config` (with `Data`, `Model`, `Metric`, `Maps`), `preset`
 - run it, or the missing parts of it: `sweep`
 - its results: `Results`
+- settings for one's own model: `Candidate`, `Tuned` (`plrp.tune`)
 
 `pip install 'plrp[experiments]'`.
 """
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from .results import Results
     from .store import PartsMissing, Store
     from .sweeps import sweep
+    from .tuning import Candidate, Tuned
 
 __all__ = [
     "PRESETS",
     "VARIANTS",
     "Bucket",
+    "Candidate",
     "Config",
     "ConfigChanged",
     "ConfigError",
@@ -40,6 +43,7 @@ __all__ = [
     "Results",
     "RunError",
     "Store",
+    "Tuned",
     "preset",
     "sweep",
 ]

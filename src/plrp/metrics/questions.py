@@ -129,7 +129,7 @@ class Questions:
             self.unit = "base"
         self.replacements = self._replacements(replacements, data, mask)
         self.names = tuple(_name(one) for one in self.replacements)
-        self.bound: list[Target] = []  # of each sample, once the model has seen it
+        self.bound: dict[int, tuple[Target, float]] = {}  # of each sample, with f(x), once the model has seen it
 
     @property
     def passes(self) -> int:
@@ -264,18 +264,24 @@ class Questions:
                 else:
                     hole = missing[rows][:, None] if self.channels else missing[rows]
                     changed = torch.where(hole, baseline, x)
-                scores = self.bound[sample].of([0] * len(rows)).score(self.output(changed))
+                scores = self.asked(sample)[0].of([0] * len(rows)).score(self.output(changed))
                 result[rows.cpu()] = scores.detach().double().cpu()
         return result
 
+    def asked(self, sample: int) -> tuple[Target, float]:
+        """The target of a sample, held fixed, and its score."""
+        if sample not in self.bound:
+            output = self._output_of(slice(sample, sample + 1))
+            target = self.target.of([sample]).bound(output)
+            self.bound[sample] = target, float(target.score(output)[0])
+        return self.bound[sample]
+
     def occlusions(self) -> Occlusions:
         """Replace one part after the other."""
-        self.bound, score, drops = [], [], []
+        score, drops = [], []
         for sample, (count, number) in enumerate(zip(self.counts, self.number, strict=True)):
             missing = number == torch.arange(count).reshape(-1, *[1] * number.dim()).to(number)
-            output = self._output_of(slice(sample, sample + 1))
-            self.bound.append(self.target.of([sample]).bound(output))
-            score.append(float(self.bound[sample].score(output)[0]))
+            score.append(self.asked(sample)[1])
             answers = [self.scores(sample, self._baseline(sample, which), missing) for which in range(2)]
             drops.append(score[-1] - torch.stack(answers))
         totals = torch.tensor(score, dtype=torch.float64)

@@ -306,12 +306,14 @@ def _answered(
     with progress("asking the network", total, show_progress, note=note, transient=True, after=2.0) as questions.step:
         answers = questions.occlusions()
         verdicts = [flipped(judged(one, answers, questions.seed), questions, flip_floor) for one in maps]
-    kinds = [_kind(name) for name in questions.names]
-    own = kinds.index(_kind(reference)) if reference is not None and _kind(reference) in kinds else None
+    kinds = [reference_kind(name) for name in questions.names]
+    own = (
+        kinds.index(reference_kind(reference)) if reference is not None and reference_kind(reference) in kinds else None
+    )
     return [replace(verdict, own=own, passes=questions.passed) for verdict in verdicts]
 
 
-def _kind(reference: str) -> str:
+def reference_kind(reference: str) -> str:
     """The kind of a reference by its name: `blur` of `blur:8`."""
     kind = reference.partition(":")[0].split(" of ")[0]
     return {"N": "zeros", "shuffled": "shuffle", "samples": "a drawn sample"}.get(kind, kind)

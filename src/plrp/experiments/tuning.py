@@ -1,0 +1,485 @@
+"""Settings tuned to one's own model: the network judges candidates, on samples that did not choose among them.
+
+Of every sample the network is asked once (`plrp.metrics.Questions`), and its answers judge the maps of all candidates.
+One half of the samples chooses, the other half reports. Flipping curves cost passes for each map, so they are measured
+for the best candidates alone, in a second run beside the first.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from plrp.composites import resolve
+from plrp.concepts.numbered_inputs import NumberedInputs, numbered
+from plrp.concepts.search import LAYOUT, run_search, whole_arrays
+from plrp.files import new_figure, new_file
+from plrp.metrics.feature_rows import pearson, spearman
+from plrp.metrics.questions import Kind, Questions, kind_of, relevance_of_parts
+from plrp.metrics.sparsity import gini
+from plrp.metrics.verdicts import reference_kind
+from plrp.models.loading import LoadedModel, load
+from plrp.models.sources import source_of_module, weights_digest
+from plrp.pruning import Pruning
+from plrp.references import Reference
+from plrp.runs.ray import sent
+from plrp.runs.run import Run, differs_here, text_digest
+from plrp.runs.work import Execution, Tick, Work
+from plrp.tables import render_table
+from plrp.tape.head import Headless
+from plrp.tape.refusals import device_of
+from plrp.tape.trace import Trace
+from plrp.tape.verification import trace
+from plrp.targets import as_target
+
+from .intervals import bootstrap
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEWEST = 8
+"""Samples; each half needs four for an interval."""
+BEST = 3
+"""Candidates whose flipping curves are measured."""
+SHARES = (0.0, 0.05, 0.15, 0.3)
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings to try. `reference` is a name such as `"blur:8"` where the settings are to be stored."""
+
+    composite: Any = "auto"
+    pruning: Pruning | None = None
+    reference: Any = None
+
+    @property
+    def name(self) -> str:
+        """The settings in a few words."""
+        against = "" if self.reference is None else f" against {self.reference}"
+        return f"{self.composite}{against}, {'LRP' if self.pruning is None else self.pruning.title}"
+
+    @property
+    def plain(self) -> tuple[str, dict[str, Any] | None, str | None]:
+        """The settings as plain data."""
+        pruning = None if self.pruning is None else self.pruning.to_dict()
+        return str(self.composite), pruning, None if self.reference is None else str(self.reference)
+
+
+def usual_candidates(kind: Kind, composite: str, mask: Reference | None) -> list[Candidate]:
+    """A dozen candidates; the first is the default. `composite`: the one that `"auto"` means for the model."""
+    blur = "blur:8" if kind == "image" else "blur:4"
+    rules: list[tuple[str, Any]] = {
+        "sequence": [("auto", None), ("epsilon", None), ("rescale", "shuffled:4")],
+        "tokens": [("auto", None), ("cp-lrp", None), *([("rescale", mask)] if mask is not None else [])],
+        "table": [("epsilon", None), ("epsilon-gamma", None), ("rescale", "zeros")],
+    }.get(kind, [("auto", None), ("epsilon-gamma", None), ("rescale-gamma", blur)])
+    if composite == "attnlrp" and kind != "tokens":
+        rules = [("auto", None), ("cp-lrp", None), ("rescale", rules[-1][1])]
+    prunings = [Pruning(p) if p else None for p in SHARES]
+    return [Candidate(name, pruning, reference) for name, reference in rules for pruning in prunings]
+
+
+class Tuning:
+    """A model, numbered inputs and candidates, measured part by part; on this machine or on a worker.
+
+    `finalists`: the candidates whose flipping curves are measured, by number; None: agreement of all candidates.
+    """
+
+    doing = "asking the network:"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: NumberedInputs,
+        out: str | Path,
+        *,
+        candidates: Sequence[Candidate] | None = None,
+        target: Any = None,
+        budget: int = 128,
+        data: Tensor | None = None,
+        mask: Reference | None = None,
+        part_size: int = 4,
+        seed: int = 0,
+        finalists: Sequence[int] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        if len(inputs) < FEWEST:
+            raise ValueError(
+                f"tune needs {FEWEST} samples or more, half of them to choose and half to report: there are "
+                f"{len(inputs)}."
+            )
+        self.model, self.inputs, self.device = model, inputs, device_of(model)
+        self.target, self.budget, self.data, self.mask, self.seed = as_target(target), budget, data, mask, seed
+        self.part_size, self.finalists = part_size, None if finalists is None else list(finalists)
+        x = inputs.batch([0]).to(self.device)
+        first, self.kind = trace(model, x), kind_of(x)
+        automatic = resolve("auto", [x], first).name
+        tried = usual_candidates(self.kind, automatic, mask) if candidates is None else list(candidates)
+        self.candidates, self.refused = self._usable(tried, x)
+        questions = self._questions(x, 0, first)
+        self.passes, self.replacements = questions.passes, questions.names
+        stage = {"command": "tune"} if finalists is None else {"command": "tune, flipping", "finalists": self.finalists}
+        settings = {
+            **stage,
+            "inputs": len(inputs),
+            "digest": inputs.digest(),
+            "weights_digest": weights_digest(model),
+            "model_digest": text_digest(source_of_module(model)),
+            "target": repr(self.target.given),
+            "candidates": [list(one.plain) for one in self.candidates],
+            "budget": budget,
+            "seed": seed,
+            "part_size": part_size,
+            **(about or {}),
+        }
+        self.key = text_digest(json.dumps(settings, sort_keys=True))
+        self.record = {**settings, "key": self.key, "names": inputs.names}
+        self.run = Run(out, LAYOUT, -(-len(inputs) // part_size), lambda index: self.key)
+
+    def _usable(self, tried: Sequence[Candidate], x: Tensor) -> tuple[list[Candidate], dict[str, str]]:
+        """The candidates that the model accepts, and the reasons of the others; the first sample is tried."""
+        usable, refused = [], {}
+        for candidate in tried:
+            try:
+                self._maps([candidate], x, 0)
+                usable.append(candidate)
+            except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+                refused[candidate.name] = str(error)
+        if not usable:
+            raise ValueError(f"No candidate can explain this model: {next(iter(refused.values()), 'there are none')}")
+        return usable, refused
+
+    def part(self, index: int) -> range:
+        """The inputs of a part."""
+        return range(index * self.part_size, min((index + 1) * self.part_size, len(self.inputs)))
+
+    def do(self, index: int, tick: Tick = lambda kind, count: None) -> None:
+        """Measure the inputs of a part, and store the numbers."""
+        rows = []
+        for number in self.part(index):
+            rows.append(self.measure(number))
+            tick(str(index), 1)
+        content = io.BytesIO()
+        np.savez_compressed(content, **{name: np.stack([row[name] for row in rows]) for name in rows[0]})
+        self.run.write(index, content.getvalue())
+
+    def measure(self, number: int) -> dict[str, Values]:
+        """One sample: `agreement` (candidates, 2) with either replacement, `gini`, and `ceiling`, the agreement of the
+        replacements with each other; in the second run the `gains` of the finalists.
+        """
+        x = self.inputs.batch([number]).to(self.device)
+        chosen = self.candidates if self.finalists is None else [self.candidates[one] for one in self.finalists]
+        maps, first = self._maps(chosen, x, number)
+        questions = self._questions(x, number, first)
+        if self.finalists is not None:
+            orders = torch.cat([torch.stack(relevance_of_parts(one, questions.number)) for one in maps])
+            return {"gains": questions.gains(0, orders).mean(0).numpy()}
+        answers = questions.occlusions()
+        drops = answers.drops[0]
+        agreement = []
+        for one in maps:
+            own = relevance_of_parts(one, answers.number)[0].expand_as(drops)
+            both = (spearman(own, drops) + pearson(own, drops)) / 2
+            agreement.append(both.nan_to_num(0.0).numpy())  # of a constant map
+        sparsity = [float(gini(one, channels="sum" if questions.channels else None)) for one in maps]
+        moved = bool((drops.abs().amax() > 1e-5 * answers.score.abs()).item())
+        ceiling = float(spearman(drops[:1], drops[1:])) if moved else np.nan
+        return {"agreement": np.stack(agreement), "gini": np.array(sparsity), "ceiling": np.array(ceiling)}
+
+    def _maps(self, candidates: Sequence[Candidate], x: Tensor, number: int) -> tuple[list[Tensor], Trace]:
+        """The candidates' relevance of a sample, and its trace; candidates that differ in p alone are swept."""
+        traces: dict[Any, Trace] = {None: trace(self.model, x)}
+        target, maps = self.target.of(slice(number, number + 1)), dict[int, Tensor]()
+        for rules in dict.fromkeys((str(one.composite), str(one.reference)) for one in candidates):
+            alike = [n for n, one in enumerate(candidates) if (str(one.composite), str(one.reference)) == rules]
+            composite, reference = candidates[alike[0]].composite, candidates[alike[0]].reference
+            key = None if reference is None else str(reference)
+            if key not in traces:
+                traces[key] = trace(self.model, x, reference=reference)
+            swept = traces[key].sweep([candidates[n].pruning for n in alike], target=target, composite=composite)
+            maps |= {n: explanation.relevance for n, explanation in zip(alike, swept, strict=True)}
+        return [maps[n] for n in range(len(candidates))], traces[None]
+
+    def _questions(self, x: Tensor, number: int, traced: Trace) -> Questions:
+        model = self.model if traced.head is None else Headless(self.model, traced)
+        target = self.target.of(slice(number, number + 1))
+        how = {"target": target, "outputs": traced.output, "passed": 2 * (traced.head is not None)}
+        return Questions(model, x, budget=self.budget, data=self.data, mask=self.mask, seed=self.seed, **how)
+
+    def work(self, working_dir: str | None = None) -> Work:
+        """The measurement as a message to other processes, if it can be sent."""
+        raise TypeError("A module cannot be sent to other processes: use `plrp tune`, which names model and data.")
+
+
+class NamedTuning(Tuning):
+    """The same by names, for workers and the command line: of a model, and of a folder of photographs or a FASTA."""
+
+    def __init__(
+        self,
+        model: str,
+        weights: str | None,
+        data: str,
+        out: str,
+        device: str | None = None,
+        candidates: Sequence[Sequence[Any]] | None = None,
+        expected: str | None = None,
+        about: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        loaded, inputs = named_inputs(model, weights, data)
+        about = about or {"model": model, "data": str(Path(data).resolve())}
+        given = {"model": model, "weights": weights, "data": data, "out": out, "device": device, "about": about}
+        self.arguments = {**given, "candidates": candidates, **options}
+        rows = candidates and [Candidate(c, None if p is None else Pruning.from_dict(p), r) for c, p, r in candidates]
+        super().__init__(loaded.to(device or "cpu"), inputs, out, candidates=rows, about=about, **options)
+        if expected is not None and self.key != expected:
+            raise differs_here("data, weights or code", "the tuning")
+
+    def work(self, working_dir: str | None = None) -> Work:
+        """The measurement as a message to other processes."""
+        names = ["data", *["model"] * (".py:" in self.arguments["model"])]
+        names += ["weights"] * Path(self.arguments["weights"] or "").is_file()
+        paths = {name: sent(self.arguments[name], working_dir) for name in names}
+        exact = {"candidates": [list(one.plain) for one in self.candidates], "expected": self.key}
+        return Work("plrp.experiments.tuning:NamedTuning", {**self.arguments, **paths, **exact})
+
+
+def named_inputs(model: str, weights: str | None, data: str) -> tuple[nn.Module, NumberedInputs]:
+    """A model and its inputs: the photographs of a folder, or the sequences of a FASTA file."""
+    if Path(data).is_dir():
+        loaded = load(model, weights=weights, quiet=True)
+        return loaded.module, numbered(data, loaded)
+    from plrp.genomics.network import load_model
+    from plrp.genomics.sequences import encode, read_fasta
+
+    sequences = read_fasta(data)
+    inputs = NumberedInputs([torch.from_numpy(encode([letters]))[0] for letters in sequences.letters])
+    inputs.names = list(sequences.names)
+    return load_model(model, weights).eval(), inputs
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Tuned:
+    """The chosen settings, which `plrp.explain(model, x, **tuned)` takes, and the measurement that chose them.
+
+    - `candidates`; `chosen`, `best`: their numbers, where `best` agrees best on the choosing half;
+    - `agreement`: (samples, candidates, 2), the mean of rank correlation and correlation with the drops of the score,
+      by either replacement; `names` are the replacements' names; `independent` (candidates, 2): whether a replacement
+      is another than the candidate's own reference;
+    - `gini` (samples, candidates); `gains` (samples, finalists), by the candidates' numbers in `finalists`;
+    - `choosing`, `reporting`: the samples of the two halves; `keep`: the agreement that sparsity may cost;
+    - `refused`: the sentences of candidates that the model does not accept.
+    """
+
+    candidates: tuple[Candidate, ...]
+    agreement: Values
+    independent: npt.NDArray[np.bool_]
+    gini: Values
+    ceiling: Values
+    choosing: npt.NDArray[np.int64]
+    reporting: npt.NDArray[np.int64]
+    keep: float
+    names: tuple[str, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    finalists: tuple[int, ...] = ()
+    gains: Values | None = None
+
+    @cached_property
+    def best(self) -> int:
+        """The candidate with the highest agreement on the choosing half."""
+        return int(np.argmax([self._of(n)[self.choosing].mean() for n in range(len(self.candidates))]))
+
+    @cached_property
+    def chosen(self) -> int:
+        """The sparsest candidate that loses less than `keep` to the best: the lower bound of the difference says so."""
+        differences = [self.difference(n, self.best)[self.choosing] for n in range(len(self.candidates))]
+        low, _ = bootstrap(np.stack(differences, 1))
+        near = [n for n in range(len(self.candidates)) if low[n] > -self.keep or n == self.best]
+        return max(near, key=lambda n: float(self.gini[self.choosing, n].mean()))
+
+    def _of(self, number: int) -> Values:
+        """A candidate's agreement, (samples,), by the replacements that are not its own reference."""
+        columns: Values = self.agreement[:, number, self.independent[number]].mean(1)
+        return columns
+
+    def difference(self, one: int, other: int) -> Values:
+        """The paired difference of two candidates' agreement, (samples,), by replacements that are neither's own."""
+        both = self.independent[one] & self.independent[other]
+        both = both if both.any() else np.ones(2, bool)
+        columns: Values = (self.agreement[:, one, both] - self.agreement[:, other, both]).mean(1)
+        return columns
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments for `plrp.explain`."""
+        one = self.candidates[self.chosen]
+        how = {"composite": one.composite, "pruning": one.pruning}
+        return how if one.reference is None else {**how, "reference": one.reference}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+    def keys(self) -> Iterable[str]:
+        """The names of the settings, so that `**tuned` gives them."""
+        return self.settings.keys()
+
+    def table(self) -> list[dict[str, Any]]:
+        """A record per candidate, measured on the reporting half: its agreement, and the difference to the first
+        candidate, the default, with 95% intervals; Gini index; flipping gain of the finalists.
+        """
+        half, rows = self.reporting, []
+        for n, candidate in enumerate(self.candidates):
+            columns = np.stack([self._of(n)[half], self.difference(n, 0)[half]], 1)
+            low, high = bootstrap(columns)
+            gain = self.gains[half, self.finalists.index(n)].mean() if n in self.finalists else None
+            row = {"candidate": candidate.name, "chosen": n == self.chosen, "gini": float(self.gini[half, n].mean())}
+            for k, name in enumerate(("agreement", "difference")):
+                numbers = (columns[:, k].mean(), low[k], high[k])
+                row |= dict(zip((name, f"{name}_low", f"{name}_high"), map(float, numbers), strict=True))
+            rows.append({**row, "gain": None if gain is None else float(gain)})
+        return rows
+
+    def __repr__(self) -> str:
+        rows = self.table()
+        cells = [
+            (
+                f"{'→' if row['chosen'] else ' '} {row['candidate']}",
+                _interval(row, "agreement"),
+                _interval(row, "difference") if number else "",
+                f"{row['gini']:.2f}",
+                "" if row["gain"] is None else f"{row['gain']:.3g}",
+            )
+            for number, row in enumerate(rows)
+        ]
+        table = render_table(("candidate", "agreement", "− the default's", "Gini", "gain"), cells)
+        row, best = rows[self.chosen], self.candidates[self.best].name
+        head = (
+            f"{len(self.choosing)} samples chose, {len(self.reporting)} others report: agreement with the drops of the "
+            f"score ({', '.join(self.names)})."
+        )
+        last = (
+            f"Chosen: {row['candidate']}, the sparsest that loses less than {self.keep:g} to the best ({best}). On the "
+            f"samples that report, agreement differs from the default's by {_interval(row, 'difference')}."
+        )
+        left = [f"Left out: {name}: {why}" for name, why in self.refused.items()]
+        return "\n".join([head, table, last, *left])
+
+    def save(self, path: str | Path) -> None:
+        """Write the settings as TOML, for `--settings` of the command line."""
+        composite, pruning, reference = self.candidates[self.chosen].plain
+        shown = {"p": 0.0, **{k: v for k, v in (pruning or {}).items() if k in STORED}}
+        entries = {"composite": composite, "reference": reference, **shown}
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in entries.items() if value is not None]
+        with new_file(path) as part:
+            part.write_text("".join(["# Settings that plrp tune chose\n", *lines]), encoding="utf-8")
+
+    def figure(self) -> Figure:
+        """Agreement, and the finalists' flipping gain, against the Gini index: a dot and an interval per candidate."""
+        rows = self.table()
+        figure = new_figure((8, 4 + 0.17 * len(rows)), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for number, row in enumerate(rows):
+            colour = "#d42a20" if row["chosen"] else "#1f63b0"
+            error = [[row["agreement"] - row["agreement_low"]], [row["agreement_high"] - row["agreement"]]]
+            left.errorbar(row["gini"], row["agreement"], error, fmt="o", ms=5, color=colour, elinewidth=0.8)
+            left.annotate(str(number + 1), (row["gini"], row["agreement"]), xytext=(4, 4), textcoords="offset points")
+            if row["gain"] is not None:
+                right.plot(row["gini"], row["gain"], "o", color=colour)
+                right.annotate(str(number + 1), (row["gini"], row["gain"]), xytext=(4, 4), textcoords="offset points")
+        for axes, label in ((left, "agreement with the network"), (right, "flipping gain of the best, in the score")):
+            axes.set(xlabel="sparsity (Gini index)", ylabel=label)
+        names = [f"{number + 1} {row['candidate']}" for number, row in enumerate(rows)]
+        figure.supxlabel("\n".join(names), x=0.02, ha="left", fontsize=7, linespacing=1.4)
+        return figure
+
+
+STORED = ("p", "redistribution", "unit", "sparsity_gain")
+"""Entries of a pruning that the command line has options for."""
+
+
+def _interval(row: Mapping[str, Any], name: str) -> str:
+    """A mean with its interval: +.02 [−.01, +.05]; agreement has no sign where it is positive."""
+    form = "+.2f" if name == "difference" else ".2f"
+    mean, low, high = (format(row[f"{name}{end}"], form).replace("-", "−") for end in ("", "_low", "_high"))
+    return f"{mean} [{low}, {high}]"
+
+
+def tune(
+    model: nn.Module | LoadedModel,
+    data: Any,
+    candidates: Sequence[Candidate] | None = None,
+    *,
+    keep: float = 0.05,
+    target: Any = None,
+    out: str | Path | None = None,
+    show_progress: bool | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> Tuned:
+    """Choose the settings that explain one's own model best: `plrp.explain(model, x, **tuned)` takes the result.
+
+    - `data`: as for `plrp.exemplars`: a tensor (samples, …), a data set, or a folder of photographs; 8 samples or more;
+    - `candidates`: `plrp.experiments.Candidate`s, the first of which the others are compared with; None: a dozen of the
+      usual ones for this kind of input;
+    - `keep`: the agreement that a sparser candidate may lose to the best, with 95% confidence;
+    - `target`: as in `plrp.explain`; `out`: a folder in which the work is stored, so that the same call resumes it;
+    - `options`: those of `Tuning`: `budget` (forward passes per sample, 128), `mask` for texts, `seed`, `part_size`.
+      Of tables the mean and a drawn sample of the data are the replacements, unless `data=` names other rows.
+    """
+    module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
+    if options.get("data") is None and isinstance(data, Tensor) and data.dim() == 2 and data.is_floating_point():
+        options["data"] = data
+    with ExitStack() as scope:
+        place = str(scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
+
+        def make(folder: str, **more: Any) -> Tuning:
+            return Tuning(module, inputs, folder, candidates=candidates, target=target, **options, **more)
+
+        return tuned_by(make, place, Execution(show_progress=show_progress, say=say), keep)
+
+
+def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep: float) -> Tuned:
+    """Measure all candidates, choose, and measure the flipping curves of the best; `make` gives the two runs."""
+    if not 0 <= keep < 1:
+        raise ValueError(f"keep={keep!r}: the agreement that may be lost, from 0 to below 1.")
+    tuning = make(place)
+    count, kinds = len(tuning.candidates), len({one.plain[::2] for one in tuning.candidates})
+    execution.say(
+        f"{len(tuning.inputs)} samples: for each at most {tuning.passes} forward passes that ask the network, {kinds} "
+        f"recorded ones, and {count} explanations"
+    )
+    for name, why in tuning.refused.items():
+        execution.say(f"left out: {name}: {why}")
+    arrays = run_search(tuning, execution, lambda run, settings: whole_arrays(run))
+    if np.isnan(arrays["ceiling"]).all():
+        raise ValueError("No sample's score changes whichever part is replaced: the model ignores this input.")
+    names = tuning.replacements
+    own = [None if one.reference is None else reference_kind(str(one.reference)) for one in tuning.candidates]
+    independent = np.array([[reference_kind(name) != kind for name in names] for kind in own])
+    independent[~independent.any(1)] = True
+    order = np.random.default_rng(tuning.seed).permutation(len(tuning.inputs))
+    half = len(order) // 2
+    numbers = {name: arrays[name] for name in ("agreement", "gini", "ceiling")}
+    parts = {"choosing": np.sort(order[:half]), "reporting": np.sort(order[half:])}
+    tuned = Tuned(
+        tuple(tuning.candidates), **numbers, independent=independent, **parts, keep=keep, names=names,
+        refused=tuning.refused,
+    )  # fmt: skip
+    ranked = sorted(range(count), key=lambda n: -tuned._of(n)[tuned.choosing].mean())
+    finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen]))
+    second = make(f"{place.rstrip('/')}/flips", finalists=finalists)
+    gains = run_search(second, execution, lambda run, settings: whole_arrays(run))["gains"]
+    return replace(tuned, finalists=finalists, gains=gains)

@@ -1,0 +1,279 @@
+"""Settings tuned to one's own model: the better ones are recovered, and reported on samples that did not choose."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import plrp
+from plrp import metrics
+from plrp.cli import main
+from plrp.experiments import Candidate, Tuned
+from plrp.experiments.tuning import Tuning
+from plrp.genomics.sequences import write_fasta
+
+EPSILON, FLAT = Candidate("epsilon"), Candidate("epsilon-plus-flat")
+TWO = [FLAT, EPSILON]
+
+
+def planted() -> nn.Module:
+    """A network that adds up five of 49 tiles of 2 × 2 pixels, and sees nothing else."""
+    torch.manual_seed(0)
+    tiles = torch.zeros(7, 7)
+    tiles[[1, 2, 4, 5, 5], [3, 5, 1, 2, 4]] = torch.tensor([3.0, -2.0, 2.5, -1.5, 2.0])
+    seen = tiles.repeat_interleave(2, 0).repeat_interleave(2, 1) * torch.randn(14, 14)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(196, 4), nn.ReLU(), nn.Linear(4, 1, bias=False)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(seen.flatten() * (1 + 0.3 * torch.randn(4, 196)))
+        model[1].bias.fill_(30)
+        model[3].weight.fill_(1)
+    return model
+
+
+def pictures(count: int = 9) -> Tensor:
+    return torch.randn(count, 1, 14, 14, generator=torch.Generator().manual_seed(1))
+
+
+def tuned(**options: Any) -> Tuned:
+    how: dict[str, Any] = {"candidates": TWO, "show_progress": False, **options}
+    return plrp.tune(planted(), pictures(), **how)
+
+
+@pytest.fixture(scope="module")
+def result() -> Tuned:
+    return tuned()
+
+
+def test_the_better_of_two_settings_is_chosen_and_explain_takes_it(result: Tuned) -> None:
+    assert result.candidates[result.chosen] is EPSILON
+    assert dict(result) == {"composite": "epsilon", "pruning": None}
+    rows = result.table()
+    assert rows[1]["difference_low"] > 0.1
+    assert rows[1]["agreement"] > 0.8
+    explained = plrp.explain(planted(), pictures(2), **result)
+    torch.testing.assert_close(explained.relevance, plrp.explain(planted(), pictures(2), composite="epsilon").relevance)
+
+
+def test_the_numbers_are_those_of_the_test_of_each_map(result: Tuned) -> None:
+    model, x = planted(), pictures()
+    for n, candidate in enumerate(TWO):
+        explanation = plrp.explain(model, x, composite=candidate.composite)
+        verdict = explanation.test(show_progress=False)
+        for sample in range(len(x)):
+            own, drops = verdict.relevance[sample].expand(2, -1), verdict.drops[sample]
+            expected = (metrics.spearman(own, drops) + metrics.pearson(own, drops)) / 2
+            np.testing.assert_allclose(result.agreement[sample, n], expected.nan_to_num(0), atol=1e-9)
+            assert result.gini[sample, n] == pytest.approx(
+                float(metrics.gini(explanation.relevance[[sample]])), abs=1e-6
+            )
+        if n in result.finalists:
+            gains = result.gains[:, result.finalists.index(n)]
+            np.testing.assert_allclose(gains, verdict.gain, rtol=1e-4, atol=1e-5)
+
+
+def test_one_half_chooses_and_the_other_reports(result: Tuned) -> None:
+    assert sorted([*result.choosing, *result.reporting]) == list(range(9))
+    assert len(result.choosing) == 4
+    half = result.agreement[result.reporting].mean(2)
+    for n, row in enumerate(result.table()):
+        assert row["agreement"] == pytest.approx(half[:, n].mean())
+        assert row["difference"] == pytest.approx((half[:, n] - half[:, 0]).mean())
+        assert row["agreement_low"] <= row["agreement"] <= row["agreement_high"]
+
+
+def made(agreement: Sequence[float], gini: Sequence[float], keep: float = 0.05, spread: float = 0.0) -> Tuned:
+    """A result of 40 samples whose candidates have these means."""
+    noise = spread * np.random.default_rng(0).normal(size=(40, len(agreement), 1))
+    halves = {"choosing": np.arange(20), "reporting": np.arange(20, 40)}
+    values = np.array(agreement)[None, :, None] + noise + np.zeros((40, len(agreement), 2))
+    own = np.ones((len(agreement), 2), bool)
+    sparsity = np.tile(np.array(gini), (40, 1))
+    candidates = tuple(Candidate(pruning=plrp.Pruning(0.01 * n) if n else None) for n in range(len(agreement)))
+    return Tuned(candidates, values, own, sparsity, np.ones(40), **halves, keep=keep, names=("blur", "grey"))
+
+
+@pytest.mark.parametrize(
+    ("agreement", "keep", "spread", "chosen"),
+    [
+        ((0.6, 0.58, 0.5), 0.05, 0.0, 1),  # the sparsest within keep
+        ((0.6, 0.58, 0.5), 0.2, 0.0, 2),
+        ((0.6, 0.58, 0.5), 0.0, 0.0, 0),
+        ((0.6, 0.59, 0.5), 0.05, 0.5, 0),  # the loss may be larger than keep: nobody knows
+    ],
+)
+def test_the_sparsest_that_surely_loses_little_is_chosen(
+    agreement: Sequence[float], keep: float, spread: float, chosen: int
+) -> None:
+    result = made(agreement, (0.5, 0.8, 0.9), keep, spread)
+    assert result.best == 0
+    assert result.chosen == chosen
+
+
+def test_a_reference_is_no_judge_of_its_own_map() -> None:
+    candidates = [
+        Candidate("epsilon"),
+        Candidate("rescale", reference="blur:2"),
+        Candidate("rescale", reference="zeros"),
+    ]
+    result = tuned(candidates=candidates)
+    assert result.names[0].startswith("blur")
+    assert result.independent.tolist() == [[True, True], [False, True], [True, True]]
+    np.testing.assert_array_equal(result._of(1), result.agreement[:, 1, 1])
+    np.testing.assert_allclose(result.difference(1, 0), result.agreement[:, 1, 1] - result.agreement[:, 0, 1])
+
+
+def test_candidates_that_the_model_refuses_are_named() -> None:
+    said: list[str] = []
+    layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(200, 2)]
+    model = nn.Sequential(*layers).eval()
+    box = Candidate("epsilon-alpha2-beta1")
+    result = plrp.tune(model, pictures(8), [EPSILON, box], show_progress=False, say=said.append)
+    assert result.candidates == (EPSILON,)
+    assert list(result.refused) == [box.name]
+    assert any(line.startswith(f"left out: {box.name}") for line in said)
+    assert f"Left out: {box.name}" in repr(result)
+
+
+def test_a_stored_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Tuned) -> None:
+    measure, done = Tuning.measure, []
+
+    def dying(self: Tuning, number: int) -> Any:
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(number)
+        return measure(self, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tuning, "measure", dying)
+        with pytest.raises(KeyboardInterrupt):
+            tuned(out=tmp_path)
+    resumed = tuned(out=tmp_path)
+    np.testing.assert_array_equal(resumed.agreement, result.agreement)
+    np.testing.assert_array_equal(resumed.gains, result.gains)
+    monkeypatch.setattr(Tuning, "measure", None)  # nothing is measured again
+    again = tuned(out=tmp_path, keep=0.5)
+    np.testing.assert_array_equal(again.agreement, result.agreement)
+
+
+def test_tables_are_replaced_by_their_own_rows() -> None:
+    torch.manual_seed(0)
+    model, rows = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), torch.randn(10, 6)
+    result = plrp.tune(model, rows, show_progress=False)
+    assert len(result.candidates) + len(result.refused) == 12
+    assert np.isfinite(result.agreement).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"data": pictures(7)}, "tune needs 8 samples or more"),
+        ({"keep": 1.5}, "keep=1.5: the agreement that may be lost"),
+        ({"budget": 20}, "budget=20 is too small"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(196, 2)).requires_grad_(False)}, "ignores this input"),
+        ({"candidates": [Candidate("epsilon-beta")]}, "No candidate can explain this model"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
+    options = {"candidates": TWO, "data": pictures(8), "model": planted(), **options}
+    model, data = options.pop("model"), options.pop("data")
+    if "ignores" in words:
+        model[1].weight.zero_()
+    with pytest.raises(ValueError, match=words):
+        plrp.tune(model, data, show_progress=False, **options)
+
+
+# The command line
+
+NETWORK = """
+import torch
+from torch import nn
+from plrp.models import Preprocessing
+
+preprocessing = Preprocessing(resize=20, crop=16)
+
+
+def photographs():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64, 3)
+    ).eval()
+
+
+def sequences():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv1d(4, 6, 5), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(6, 2)
+    ).eval()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NETWORK)
+    (tmp_path / "photos").mkdir()
+    random = np.random.default_rng(0)
+    for number in range(8):
+        pixels = random.integers(0, 255, (6, 6, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((24, 24)).save(tmp_path / "photos" / f"{number}.png")
+    letters = ["".join(random.choice(list("ACGT"), 30 + number)) for number in range(8)]
+    write_fasta(tmp_path / "seqs.fa", [f"s{n}" for n in range(8)], letters)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_photographs_are_tuned_and_explained_by_the_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "photos", "--model", "net.py:photographs"]) == 0
+    said = capsys.readouterr()
+    assert "Chosen: " in said.out
+    assert "8 samples: for each at most 128 forward passes" in said.err
+    assert (folder / "tuned" / "tuned.png").read_bytes().startswith(b"\x89PNG")
+    assert len((folder / "tuned" / "candidates.csv").read_text().splitlines()) == 13
+    (folder / "own.toml").write_text('composite = "epsilon-gamma"\np = 0.3\nredistribution = "M-sign"\n')
+    words = ["explain", "photos/0.png", "--model", "net.py:photographs", "--dpi", "40", "-o"]
+    for options, variant in (
+        (["--settings", "own.toml"], "PLRP-M±, p = 0.3"),
+        (["-p", "0.1", "--settings", "own.toml"], "PLRP-M±, p = 0.1"),
+    ):
+        assert main([*words, "x.png", *options]) == 0
+        assert variant in capsys.readouterr().out
+    assert main([*words, "y.png", "--settings", "tuned/tuned.toml"]) == 0
+    (folder / "own.toml").write_text("colour = 3\n")
+    with pytest.raises(SystemExit):
+        main([*words, "z.png", "--settings", "own.toml"])
+    assert "this command has no setting 'colour'" in capsys.readouterr().err
+
+
+def test_sequences_of_different_lengths_are_tuned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "seqs.fa", "--model", "net.py:sequences", "--out", "dna", "-q"]) == 0
+    assert capsys.readouterr().out == ""
+    settings = ["--settings", "dna/tuned.toml"]
+    assert (
+        main(["genomics", "explain", "seqs.fa", "--model", "net.py:sequences", "--out", "run", "--no-match", *settings])
+        == 0
+    )
+    assert main(["tune", "seqs.fa"]) == 2
+    assert "name its network" in capsys.readouterr().err
+    assert main(["tune", "none.fa", "--model", "net.py:sequences"]) == 2
+    assert "none.fa does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_workers_measure_the_same(folder: Path) -> None:
+    words = ["tune", "seqs.fa", "--model", "net.py:sequences", "-q", "--part-size", "2"]
+    assert main([*words, "--out", "one"]) == 0
+    assert main([*words, "--out", "two", "--workers", "2"]) == 0
+
+    def numbers(run: str) -> list[list[str]]:
+        with (folder / run / "candidates.csv").open(newline="") as stream:
+            return [row[2:8] for row in csv.reader(stream)][1:]
+
+    np.testing.assert_allclose(np.array(numbers("one"), float), np.array(numbers("two"), float), atol=1e-6)
