@@ -159,8 +159,9 @@ def test_a_stored_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
     np.testing.assert_array_equal(resumed.agreement, result.agreement)
     np.testing.assert_array_equal(resumed.gains, result.gains)
     monkeypatch.setattr(Tuning, "measure", None)  # nothing is measured again
-    again = tuned(out=tmp_path, keep=0.5)
+    again = tuned(out=tmp_path)
     np.testing.assert_array_equal(again.agreement, result.agreement)
+    assert [path.name for path in tmp_path.glob("flips*")] == ["flips-1-0"]
 
 
 def test_tables_are_replaced_by_their_own_rows() -> None:

@@ -81,11 +81,12 @@ class Candidate:
 def usual_candidates(kind: Kind, composite: str, mask: Reference | None) -> list[Candidate]:
     """A dozen candidates; the first is the default. `composite`: the one that `"auto"` means for the model."""
     blur = "blur:8" if kind == "image" else "blur:4"
-    rules: list[tuple[str, Any]] = {
+    usual: dict[str, list[tuple[str, Any]]] = {
         "sequence": [("auto", None), ("epsilon", None), ("rescale", "shuffled:4")],
         "tokens": [("auto", None), ("cp-lrp", None), *([("rescale", mask)] if mask is not None else [])],
         "table": [("epsilon", None), ("epsilon-gamma", None), ("rescale", "zeros")],
-    }.get(kind, [("auto", None), ("epsilon-gamma", None), ("rescale-gamma", blur)])
+    }
+    rules = usual.get(kind, [("auto", None), ("epsilon-gamma", None), ("rescale-gamma", blur)])
     if composite == "attnlrp" and kind != "tokens":
         rules = [("auto", None), ("cp-lrp", None), ("rescale", rules[-1][1])]
     prunings = [Pruning(p) if p else None for p in SHARES]
@@ -173,7 +174,8 @@ class Tuning:
             rows.append(self.measure(number))
             tick(str(index), 1)
         content = io.BytesIO()
-        np.savez_compressed(content, **{name: np.stack([row[name] for row in rows]) for name in rows[0]})
+        columns: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        np.savez_compressed(content, **columns)
         self.run.write(index, content.getvalue())
 
     def measure(self, number: int) -> dict[str, Values]:
@@ -243,7 +245,9 @@ class NamedTuning(Tuning):
         about = about or {"model": model, "data": str(Path(data).resolve())}
         given = {"model": model, "weights": weights, "data": data, "out": out, "device": device, "about": about}
         self.arguments = {**given, "candidates": candidates, **options}
-        rows = candidates and [Candidate(c, None if p is None else Pruning.from_dict(p), r) for c, p, r in candidates]
+        rows = None
+        if candidates is not None:
+            rows = [Candidate(c, None if p is None else Pruning.from_dict(p), r) for c, p, r in candidates]
         super().__init__(loaded.to(device or "cpu"), inputs, out, candidates=rows, about=about, **options)
         if expected is not None and self.key != expected:
             raise differs_here("data, weights or code", "the tuning")
@@ -344,7 +348,8 @@ class Tuned:
         for n, candidate in enumerate(self.candidates):
             columns = np.stack([self._of(n)[half], self.difference(n, 0)[half]], 1)
             low, high = bootstrap(columns)
-            gain = self.gains[half, self.finalists.index(n)].mean() if n in self.finalists else None
+            known = self.gains is not None and n in self.finalists
+            gain = self.gains[half, self.finalists.index(n)].mean() if known else None  # type: ignore[index]
             row = {"candidate": candidate.name, "chosen": n == self.chosen, "gini": float(self.gini[half, n].mean())}
             for k, name in enumerate(("agreement", "difference")):
                 numbers = (columns[:, k].mean(), low[k], high[k])
@@ -471,15 +476,13 @@ def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep
     independent = np.array([[reference_kind(name) != kind for name in names] for kind in own])
     independent[~independent.any(1)] = True
     order = np.random.default_rng(tuning.seed).permutation(len(tuning.inputs))
-    half = len(order) // 2
+    choosing, reporting = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
     numbers = {name: arrays[name] for name in ("agreement", "gini", "ceiling")}
-    parts = {"choosing": np.sort(order[:half]), "reporting": np.sort(order[half:])}
-    tuned = Tuned(
-        tuple(tuning.candidates), **numbers, independent=independent, **parts, keep=keep, names=names,
-        refused=tuning.refused,
-    )  # fmt: skip
+    halves = {"choosing": choosing, "reporting": reporting}
+    about: dict[str, Any] = {"keep": keep, "names": names, "refused": tuning.refused, "independent": independent}
+    tuned = Tuned(tuple(tuning.candidates), **{**numbers, **halves, **about})
     ranked = sorted(range(count), key=lambda n: -tuned._of(n)[tuned.choosing].mean())
     finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen]))
-    second = make(f"{place.rstrip('/')}/flips", finalists=finalists)
+    second = make(f"{place.rstrip('/')}/flips-{'-'.join(map(str, finalists))}", finalists=finalists)
     gains = run_search(second, execution, lambda run, settings: whole_arrays(run))["gains"]
     return replace(tuned, finalists=finalists, gains=gains)
