@@ -822,6 +822,7 @@ def test_vision_transformers_at_full_size(name: str) -> None:
 GEMMAS = ("Gemma", "Gemma2", "Gemma3Text", "RecurrentGemma")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("kind", GEMMAS)
 def test_gemmas_are_explained_in_every_precision(kind: str, dtype: torch.dtype) -> None:

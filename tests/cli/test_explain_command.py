@@ -592,6 +592,7 @@ def gathered(model: plrp.models.LoadedModel, data: Path, indices: range) -> list
     return found
 
 
+@pytest.mark.slow
 def test_resnet50_names_the_right_class_and_sees_the_object(data: Path) -> None:
     model = load("resnet50", weights=data / "weights" / "resnet50.pth")
     right = named_right(model, data, every=8)

@@ -137,6 +137,7 @@ def test_a_run_that_says_the_opposite(tmp_path) -> None:
     assert not (page.parent / "figures").exists()
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(tmp_path) -> None:
     run = made_run(tmp_path / "run", p=(0.0, 0.15, 0.3), metrics=("gini", "pixel_flipping"), **{"maps.limit": 2})
     one, two = (report.write([run], tmp_path / name, formats=("svg",)) for name in "ab")

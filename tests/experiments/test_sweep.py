@@ -292,6 +292,7 @@ def test_parts_that_fail_for_one_reason_are_told_together(tmp_path: Path) -> Non
     assert said[-1] == "part 7 failed for the same reason"
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_its_part_only(tmp_path: Path) -> None:
     """A model that ends its process on one sample (as running out of memory does): two tries, then the rest."""
     config = plain_world(tmp_path / "world", 6)

@@ -66,6 +66,7 @@ def explain(model: Any, x: Tensor, x0: Any, **options: Any) -> plrp.Explanation:
 # --- one walk and the other -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::plrp.BrokenArithmetic")
 @pytest.mark.parametrize("composite", ["rescale", "rescale-gamma", "rescale-plus"])
 @pytest.mark.parametrize("name", CASES)

@@ -371,6 +371,7 @@ def test_a_sweep_is_one_explanation_after_the_other(
                     assert bool((off <= 0.2).all()), layer  # a borderline neuron may have turned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("composite", ["epsilon-plus-flat", "epsilon-plus", "epsilon", "epsilon-gamma"])
 @pytest.mark.parametrize("axes", [1, 2])
 def test_outputs_of_either_sign_are_followed_as_in_the_reference(axes: int, composite: str) -> None:

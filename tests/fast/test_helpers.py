@@ -36,6 +36,7 @@ def run(rest: str) -> None:
     assert done.stdout.split() == ["done"]
 
 
+@pytest.mark.slow
 def test_callers_share_the_helpers():
     run(
         """

@@ -289,6 +289,7 @@ def check_random_net(seed: int) -> None:
     torch.testing.assert_close(together.relevance[batch == 0], expected, atol=1e-8, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 20])
 def test_random_graph_networks(first: int) -> None:
     for seed in range(first, first + 20):

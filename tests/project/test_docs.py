@@ -110,6 +110,7 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target.split("#")[0]).exists(), f"{name(page)} links to {target}"
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """As `make docs` does: a page nobody links, a dead link or an unknown object in the reference fails."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]

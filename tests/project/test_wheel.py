@@ -89,6 +89,7 @@ def compiled(wheel: Path) -> list[str]:
     return [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".so", ".pyd"))]
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_compiled_loops_and_they_load(wheel: Path, python: Path, tmp_path: Path) -> None:
     if native._native is None:
         pytest.skip("no compiler made the loops here")
@@ -116,6 +117,7 @@ for pruning in (None, plrp.Pruning(p=0.5), plrp.Pruning(p=0.5, redistribution="M
 """
 
 
+@pytest.mark.slow
 def test_without_a_compiler_plrp_is_built_installed_and_explains(
     plain_wheel: Path, wheel: Path, python: Path, tmp_path: Path
 ) -> None:

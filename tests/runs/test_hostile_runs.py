@@ -612,6 +612,7 @@ def test_folders_behind_links_are_not_cleaned(tmp_path: Path) -> None:
     assert first.read_bytes() == content  # written over
 
 
+@pytest.mark.slow
 def test_a_report_does_not_clean_figures_behind_a_link(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", maps=False)
     report.write([run], tmp_path / "page", formats=["png", "svg"])
@@ -764,6 +765,7 @@ def test_a_report_of_evil_names_shows_them_and_obeys_none(tmp_path: Path) -> Non
         assert "parts are missing" in text
 
 
+@pytest.mark.slow
 def test_dollars_in_names_are_no_formulas(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from plrp.genomics.logo import plot_logos

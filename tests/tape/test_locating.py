@@ -534,6 +534,7 @@ def independent(model: nn.Module, x: Tensor) -> tuple[bool, Tensor]:
     return True, own
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_random_models_are_explained_rightly_or_refused() -> None:
     """Without biases LRP-0 is gradient · input, gates held constant: `detach` tells autograd so too."""

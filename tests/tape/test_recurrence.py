@@ -80,6 +80,7 @@ def test_outputs_are_those_of_the_fused_network_and_ledgers_close(kind: str, for
             oracles.assert_ledger_closes(found, found.score, 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_no_sample_depends_on_the_others(kind: str, form: str) -> None:
