@@ -168,7 +168,8 @@ def pearson(first: Any, second: Any) -> Tensor:
 def spearman(first: Any, second: Any) -> Tensor:
     """Rank correlation of two maps, −1 to 1; float64 (batch,). NaN where one of them is constant.
 
-    Tied entries share the mean of their ranks, so the many exact zeros of a pruned map count as one tie.
+    Tied entries share the mean of their ranks, so the many exact zeros of a pruned map count as one tie. Entries that
+    differ by less than 1e-12 of the largest are tied: only rounding could tell them apart.
 
     >>> spearman(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[1.0, 10.0, 100.0, 1000.0]]))
     tensor([1.0000], dtype=torch.float64)
@@ -187,8 +188,8 @@ def _rows(relevance: Any) -> Tensor:
 
 
 def _mean_ranks(rows: Tensor) -> Tensor:
-    """Rank of each entry in its row, from 0; ties get the mean of theirs."""
-    ordered = rows.sort(dim=1).values
-    below = torch.searchsorted(ordered, rows, right=False)
-    up_to = torch.searchsorted(ordered, rows, right=True)
+    """Rank of each entry in its row, from 0; ties, up to rounding, get the mean of theirs."""
+    ordered, rounding = rows.sort(dim=1).values, 1e-12 * rows.abs().amax(1, keepdim=True)
+    below = torch.searchsorted(ordered, rows - rounding, right=False)
+    up_to = torch.searchsorted(ordered, rows + rounding, right=True)
     return (below + up_to - 1).to(rows.dtype) / 2
