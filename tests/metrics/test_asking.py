@@ -253,7 +253,7 @@ def test_floor_and_ceiling_by_hand() -> None:
         assert verdict.ceiling[i].item() == pytest.approx(math.sqrt(2 * c / (1 + c)))
         assert verdict.ceiling_of_one[i].item() == pytest.approx(math.sqrt(c))
         down, right = np.meshgrid((np.arange(7) + 0.5) / 7 - 0.5, (np.arange(6) + 0.5) / 6 - 0.5, indexing="ij")
-        blob = stats.spearmanr(-(down**2 + right**2).ravel(), mean).statistic
+        blob = stats.spearmanr(np.round(-(down**2 + right**2), 12).ravel(), mean).statistic  # mirrored tiles are ties
         assert verdict.blob[i].item() == pytest.approx(blob)
 
 
