@@ -15,7 +15,6 @@ import plrp
 models = pytest.importorskip("torchvision").models
 
 ALL_P = [0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95]
-FEW_P = [0.05, 0.5, 0.95]
 
 
 class SequenceCNN(nn.Module):
@@ -87,11 +86,10 @@ def assert_conserved(name: str, redistribution: str, p: float) -> None:
     assert bool(torch.isfinite(explanation.relevance).all())
 
 
-@pytest.mark.parametrize("p", FEW_P)
 @pytest.mark.parametrize("redistribution", ["lambda", "M", "M-sign"])
 @pytest.mark.parametrize("name", ["vgg16", "resnet50", "densenet121"])
-def test_every_pruned_tensor_keeps_its_total(name, redistribution, p):
-    assert_conserved(name, redistribution, p)
+def test_every_pruned_tensor_keeps_its_total(name, redistribution):
+    assert_conserved(name, redistribution, 0.5)
 
 
 @pytest.mark.parametrize("p", ALL_P)

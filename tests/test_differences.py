@@ -447,7 +447,7 @@ def test_an_explanation_says_against_what() -> None:
     assert torch.allclose(explanation.score, now - before)
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_pages_and_stored_explanations_of_differences(count: int, tmp_path: Path) -> None:
     model, x, _ = NETWORKS["resnet"]
     stack = torch.randn(count, *x.shape, generator=torch.Generator().manual_seed(9)).to(x)

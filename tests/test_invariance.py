@@ -166,7 +166,7 @@ def test_bfloat16_models_give_finite_relevance_in_single_precision_or_wider(netw
 
 
 @pytest.mark.parametrize("pruning", PRUNINGS[:3], ids=str)
-@pytest.mark.parametrize("network", [sequences, resnet])
+@pytest.mark.parametrize("network", [sequences, pytest.param(resnet, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("plain", [True, False])
 def test_under_autocast_relevance_is_single_precision_and_its_ledger_can_be_read_outside(network, pruning, plain):
     model, x = network(torch.float32)

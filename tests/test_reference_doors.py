@@ -346,6 +346,7 @@ def test_the_page_of_a_sequence_sums_both_letters() -> None:
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_text_against_its_masked_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = pytest.importorskip("small_models")
     tokenizer = small.word_tokenizer()
