@@ -408,6 +408,21 @@ def test_a_sparse_matrix_is_explained_as_the_dense_one(layout: str, product: Cal
     assert sparse.relevance.any()
 
 
+def test_strides_may_not_lead_out_of_a_view() -> None:
+    """`as_strided` reads the memory around a view too, whose relevance would be lost."""
+    torch.manual_seed(0)
+    below, above, x = nn.Linear(6, 6), nn.Linear(6, 3), torch.randn(1, 6)
+
+    def inside(x: Tensor) -> Tensor:
+        return above(below(x).as_strided((1, 6), (6, 1)))
+
+    for columns in (slice(1, None), slice(None, 5)):
+        with pytest.raises(UnsupportedOperation, match="memory beside"):
+            plrp.explain(lambda x, own=columns: above(below(x)[:, own].as_strided((1, 6), (6, 1), 0)), x)
+    plain = plrp.explain(lambda x: above(below(x)), x, composite="epsilon").relevance
+    torch.testing.assert_close(plrp.explain(inside, x, composite="epsilon").relevance, plain)
+
+
 def test_a_step_that_torch_compiles_while_it_runs_is_refused() -> None:
     found, x = model(lambda h, x: torch.cond(h.sum() > 0, torch.relu, torch.tanh, (h,)))
     with pytest.raises(TraceError, match="compiled while it runs"):

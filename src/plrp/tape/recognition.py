@@ -53,6 +53,8 @@ def _recognise_family(op: Op) -> None:
             op.signal = op.args[0]
         else:
             op.refuse("boxes that depend on the input, in a map that does not")
+    elif op.kind == "as_strided" and not _reads_its_own(op.inputs[0].data, op.output.data):
+        op.refuse("it may read memory beside its tensor; call `.contiguous()` before it")
     elif op.kind == "interpolate" and str(op.argument(3, "mode", "nearest")).startswith("nearest"):
         op.family = Family.REARRANGE
     elif op.family is Family.LAYER:
@@ -227,6 +229,12 @@ def _collides(op: Op) -> bool:
         arrived = (op.call(ones) - op.call([torch.zeros_like(one) for one in ones])).double().nan_to_num()
         handed = torch.autograd.grad(arrived.sum(), ones, allow_unused=True)
     return float(arrived.sum()) != sum(float(part.double().sum()) for part in handed if part is not None)
+
+
+def _reads_its_own(tensor: Tensor, view: Tensor) -> bool:
+    """Whether a tensor has its memory to itself, and a view by strides stays within it."""
+    first, last = (t.storage_offset() + sum((size - 1) * s for size, s in zip(t.shape, t.stride())) for t in (tensor, view))
+    return tensor.storage_offset() == 0 and last < tensor.numel() == first + 1
 
 
 def _become(op: Op, name: str) -> None:
