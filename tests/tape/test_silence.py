@@ -634,6 +634,13 @@ def test_a_mask_costs_a_few_passes_of_the_whole_batch_once() -> None:
         plrp.explain(Passes(padded_by_the_fourth).eval(), x[:32], target=0)
 
 
+def test_a_mask_that_no_relu_follows_takes_its_share() -> None:
+    net, x = Passes(lambda h: h + (h > 0) * -1e4).eval().double(), torch.randn(3, 6).double()
+    found = plrp.explain(net, x, target=0, composite="epsilon")
+    assert found.closing().max() < 1e-6
+    assert found.relevance.abs().sum() < 1e-3 * found.score.abs().sum()
+
+
 def test_samples_with_new_constants_are_looked_at_without_the_others() -> None:
     sizes: list[int] = []
 
