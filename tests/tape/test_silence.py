@@ -524,6 +524,30 @@ def test_a_pass_that_reads_other_constants_is_looked_at_again(name: str) -> None
             assert not plrp.check(found, others)
 
 
+class Choosing(nn.Module):
+    """Adds a row of its own tensors that its input chooses."""
+
+    def __init__(self, rows: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.below, self.above, self.rows = nn.Linear(6, 6), nn.Linear(6, 3), rows
+        self.table, self.list = nn.Parameter(torch.randn(4, 6)), nn.ParameterList(torch.randn(4, 6).unbind())
+        self.register_buffer("room", torch.randn(4, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.below(x)
+        chosen = int(torch.bucketize(h.max(), torch.tensor([5.0, 10.0, 20.0])))
+        return self.above(h + getattr(self, self.rows)[chosen])
+
+
+@pytest.mark.parametrize("rows", ["table", "list", "room"])
+def test_a_pass_that_chooses_another_of_the_models_tensors_is_looked_at_again(rows: str) -> None:
+    net, x = Choosing(rows).eval(), torch.randn(2, 6)
+    plrp.explain(net, 0.01 * x, target=0)
+    with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+        plrp.explain(net, 100 * x, target=0)
+
+
 def test_a_target_that_reads_other_constants_is_looked_at_again() -> None:
     torch.manual_seed(0)  # with some outputs above 5
     layer, x = nn.Linear(6, 3).eval(), torch.randn(4, 6, generator=torch.Generator().manual_seed(0))

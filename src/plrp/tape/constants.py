@@ -1,7 +1,8 @@
-"""The constants that a forward pass reads besides the tensors of the model: does another pass read the same?
+"""The constants that a forward pass reads: does another pass read the same?
 
 A tensor that is made anew in every pass (a mask, a table of positions, a count) may come from the input by a way that
-the tape does not see. So may a Python number. A pass that reads others than a verified one is looked at again.
+the tape does not see. So may a Python number, and the choice of a row of the model's own tensors. A pass that reads
+others than a verified one is looked at again.
 """
 
 from __future__ import annotations
@@ -50,15 +51,18 @@ class Constant(NamedTuple):
 
 
 def constants_read(ops: Sequence[Op], batch: int) -> Iterator[Constant]:
-    """The constants of a tape that another pass may read otherwise: Python numbers, and tensors but the model's."""
+    """The constants of a tape that another pass may read otherwise: Python numbers, and tensors: those of the model are
+    known by their place in memory, others by their content.
+    """
     known: dict[Any, list[int]] = {}  # a mask is read by every layer
     for position, op in enumerate(ops):
         for number, data in enumerate(constants_of(op)):
             if not isinstance(data, Tensor):
                 hashes = [hash((type(data), data)) if type(data) is int else hash(repr(data))]
-            elif op.fresh and (op.suspect or not op.is_layer) and data.layout is torch.strided:
+            elif (op.suspect or not op.is_layer) and data.layout is torch.strided:
                 memory = data.data_ptr(), data.dtype, data.shape, data.stride()
-                hashes = known[memory] = known.get(memory) or digests(data, batch)
+                hashes = known.get(memory) or (digests(data, batch) if op.fresh else [hash(memory)])
+                known[memory] = hashes
             else:
                 continue
             yield Constant(op, number, data, hash((position, number)), hashes, batch)

@@ -233,8 +233,11 @@ def _collides(op: Op) -> bool:
 
 def _reads_its_own(tensor: Tensor, view: Tensor) -> bool:
     """Whether a tensor has its memory to itself, and a view by strides stays within it."""
-    first, last = (t.storage_offset() + sum((size - 1) * s for size, s in zip(t.shape, t.stride())) for t in (tensor, view))
-    return tensor.storage_offset() == 0 and last < tensor.numel() == first + 1
+
+    def last(t: Tensor) -> int:
+        return t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+
+    return tensor.storage_offset() == 0 and last(view) < tensor.numel() == last(tensor) + 1
 
 
 def _become(op: Op, name: str) -> None:
