@@ -235,9 +235,9 @@ def _reads_its_own(tensor: Tensor, view: Tensor) -> bool:
     """Whether a tensor has its memory to itself, and a view by strides stays within it."""
 
     def last(t: Tensor) -> int:
-        return t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+        return int(t.storage_offset() + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True)))
 
-    return tensor.storage_offset() == 0 and last(view) < tensor.numel() == last(tensor) + 1
+    return int(tensor.storage_offset()) == 0 and last(view) < tensor.numel() == last(tensor) + 1
 
 
 def _become(op: Op, name: str) -> None:
