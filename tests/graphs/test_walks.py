@@ -506,3 +506,17 @@ def test_walks_name_nodes_and_not_their_ranks(descending: bool) -> None:
     expected = walks_of(lambda h: h.gather(0, order))
     assert len(expected) > NODES
     assert walks_of(lambda h: h.sort(0, descending=descending).values) == pytest.approx(expected)
+
+
+def test_a_graph_has_no_figure_of_samples_and_a_figure_needs_all_names() -> None:
+    trace = plrp.trace(net_of("GIN"), features(), samples=None)
+    explanation = trace.explain(target=(0, 1))
+    with pytest.raises(ValueError, match="rows of this input are no samples"):
+        explanation.plot()
+    assert explanation._repr_mimebundle_() is None  # a notebook takes the ledger's table
+    walks = plrp.graphs.walks(trace, target=(0, 1), top=3)
+    for wrong, words in (({"labels": "AB"}, "labels has 2 entries"), ({"layout": {0: (0, 1)}}, "layout has 1 entries")):
+        with pytest.raises(ValueError, match=f"{words}: the graph has 5 nodes"):
+            walks.plot(EDGES, **wrong)
+    several = [plrp.graphs.subgraph(trace, nodes, target=(0, 1)) for nodes in ({0, 2}, [0, 2])]
+    assert several[0] == several[1]

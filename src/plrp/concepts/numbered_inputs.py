@@ -90,7 +90,6 @@ def numbered(data: Any, model: Any) -> NumberedInputs:
         return data if isinstance(data, NumberedInputs) else NumberedInputs(data)
     if not isinstance(model, LoadedModel):
         raise TypeError(
-            "A folder of photographs needs a model whose preprocessing is known: load it with plrp.models.load, or "
-            "give tensors."
+            "A folder of photographs needs the model's preprocessing: take plrp.models.load, or give tensors."
         )
     return FromPhotographs(data, model)

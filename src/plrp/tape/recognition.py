@@ -329,16 +329,11 @@ def _recognise_matmul(op: Op) -> None:
         op.map = Dense(weight.t(), bias)
     else:
         op.map = Replayed(weight, bias, lambda x, w: product(*((x, w) if first else (w, x))))
-    if not (first or op.weighs) and bias is None and _holds_rows(value):
-        op.family = Family.SPLIT
+    if not (first or op.weighs) and bias is None and len(value.shape) > 1:
+        op.family = Family.SPLIT  # `edges @ x`: no layer, but sums over rows that are no weights of the model
         return
     _become(op, "linear")
     _check_batch_axis(value, op.kind)
-
-
-def _holds_rows(value: Value) -> bool:
-    """Whether a constant on the left, a graph's edges say, adds up rows of a value, and not its samples."""
-    return len(value.shape) > (1 if value.samples.whole or value.samples.vectors else 2)
 
 
 def _factors(op: Op) -> tuple[Any, list[Any], Callable[..., Tensor]]:

@@ -231,7 +231,7 @@ class Recorder(TorchFunctionMode):
             rule=operation.rule,
             fresh=bool(alien),
             suspect=self._numbers_suspect or not all(map(self.live.independent, alien)),
-            weighs=operation.contracts and any(map(_of_weights, call.tensors)),
+            weighs=any(isinstance(t if t._base is None else t._base, nn.Parameter) for t in call.tensors),
             declared=declared,
         )
         if self.summing:
@@ -301,11 +301,6 @@ class Recorder(TorchFunctionMode):
         """' after layer … (net.py, line 12, in forward)': where on the tape, and in the model's code, we are."""
         named = self.layer_before()
         return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
-
-
-def _of_weights(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter, or a view of one."""
-    return isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter)
 
 
 def _sums_of_constants(tensors: list[Tensor], live: LiveTensors) -> dict[int, Tensor]:

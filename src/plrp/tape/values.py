@@ -112,7 +112,7 @@ class Op:
     by_difference: bool = False  # whether the reason holds without a reference alone
     fresh: bool = False  # whether it reads a tensor that is neither the input's nor the model's
     suspect: bool = False  # whether such a tensor, or a Python number, may come from the input in a hidden way
-    weighs: bool = False  # whether a product reads a parameter, and no edges of a graph
+    weighs: bool = False  # whether it reads a parameter, or a view of one
     declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
     sums: dict[int, Tensor] = field(default_factory=dict)  # bit sums of its constants as it read them, by address
     winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner, see `seam.py`
