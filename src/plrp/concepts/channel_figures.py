@@ -284,7 +284,7 @@ def token_contexts(
             x = reading.input(example)
             if x.dim() != 2 or space != tuple(x.shape[1:]):
                 shape = tuple(x.shape[1:])
-                raise ValueError(f"Texts are ids (tokens,): the input is {shape}, the places of '{layer}' are {space}.")
+                raise ValueError(f"Texts need ids (tokens,), '{layer}' a place for each: got {shape} and {space}.")
             relevance = reading.relevance(x, example, layer, channel, example.place)
             largest = float(np.abs(relevance).max()) or 1.0
             cells = []
