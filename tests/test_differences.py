@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -228,6 +228,7 @@ def test_rules_read_differences_and_no_bias(rule: str, first: str) -> None:
     assert torch.allclose(ours, r, rtol=1e-9, atol=1e-12)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.sampled_from(["mul", "matmul", "einsum", "bmm"]))
 def test_products_are_the_shapley_values_of_two_players(seed: int, product: str) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -250,6 +251,7 @@ def test_products_are_the_shapley_values_of_two_players(seed: int, product: str)
     assert math.isclose(float(ours.relevance[1].sum()), shapley[1], rel_tol=1e-9, abs_tol=1e-12)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1000))
 def test_the_winner_of_the_pass_with_the_larger_output_takes_all(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

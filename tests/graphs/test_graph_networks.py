@@ -259,6 +259,17 @@ def test_a_batch_of_graphs_is_explained_as_each_of_them(name: str, pruning: plrp
         torch.testing.assert_close(found.score[number], alone.score[0])
 
 
+def test_a_batch_of_graphs_of_one_node_each() -> None:
+    net, x = Net(LAYERS["GraphConv"]), torch.rand(2, FEATURES)
+    net.edge_index, net.batch = torch.tensor([[1], [1]]), torch.arange(2)
+    found = plrp.explain(net, x, samples=net.batch, target=1)
+    closes(found)
+    for n, edges in enumerate((EDGES[:, :0], torch.zeros(2, 1, dtype=torch.long))):
+        net.edge_index, net.batch = edges, torch.zeros(1, dtype=torch.long)
+        alone = plrp.explain(net, x[n : n + 1], samples=None, target=(0, 1))
+        torch.testing.assert_close(found.relevance[n : n + 1], alone.relevance, atol=1e-6, rtol=1e-4)
+
+
 def test_nodes_and_edges_each_have_their_vector() -> None:
     kind, layer = WITH_EDGES["GINE"]
     _, x, edges, batch = batch_of_graphs()

@@ -326,6 +326,43 @@ def test_bare_message_passing(way: str) -> None:
     assert float(found.relevance.sum()) == pytest.approx(found.total, abs=1e-12)
 
 
+@pytest.mark.parametrize("composite", ["auto", None, "epsilon-gamma"])
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.1)])
+def test_every_spelling_of_message_passing_is_explained_alike(composite: Any, pruning: plrp.Pruning | None) -> None:
+    """Edges are no weights: they take no γ and no ♭, which would credit nodes without a path, and are not pruned."""
+    torch.manual_seed(9)
+    first, last, x = nn.Linear(FEATURES, WIDTH).double(), nn.Linear(WIDTH, 2).double(), features()
+    a = torch.zeros(NODES, NODES, dtype=torch.float64).index_put((EDGES[1], EDGES[0]), torch.ones(1).double())
+    spellings: list[Callable[[Tensor], Tensor]] = [
+        lambda h: torch.zeros_like(h).index_add(0, EDGES[1], h[EDGES[0]]),
+        lambda h: a @ h,
+        lambda h: torch.einsum("kj,jf->kf", a, h),
+        lambda h: a.to_sparse_csr() @ h,
+    ]
+    several = []
+    for spread in spellings:
+        trace = plrp.trace(lambda x, s=spread: last(s(first(s(x)).relu())), x, samples=None)
+        assert len(trace.layers) == 2
+        found = plrp.graphs.relevance(trace, target=(0, 1), composite=composite, pruning=pruning)
+        assert not found.nodes[4]  # two steps lead from 4 to 2 and on, never to 0
+        several.append(found.explanation.relevance)
+    for other in several[1:]:
+        torch.testing.assert_close(other, several[0])
+    weight = nn.Parameter(torch.rand(6, NODES).double())
+    assert plrp.trace(lambda x: weight @ x, x, samples=None).layers  # a weight of the model
+
+
+@pytest.mark.parametrize("kind", ["DenseGCNConv", "DenseGraphConv", "DenseSAGEConv"])
+def test_dense_layers_of_a_batch_reach_only_neighbours(kind: str) -> None:
+    torch.manual_seed(0)
+    layer, head = getattr(geometric, kind)(FEATURES, WIDTH), nn.Linear(WIDTH, 2)
+    x, edges = torch.rand(3, NODES, FEATURES), (torch.rand(3, NODES, NODES) < 0.4).float()
+    found = plrp.explain(lambda x: head(layer(x, edges).relu()[:, 0]), x, target=1)
+    reached = (edges[:, 0] > 0) | (torch.arange(NODES) == 0)
+    assert not found.relevance[~reached].any()
+    assert found.relevance[reached].any(1).sum() > 3
+
+
 def test_sparse_edges_are_explained_as_dense_ones() -> None:
     dense, sparse = (plrp.trace(Bare(way), features(), samples=None) for way in ("matmul", "sparse"))
     one, other = (trace.explain(target=(0, 1)) for trace in (dense, sparse))
@@ -469,3 +506,17 @@ def test_walks_name_nodes_and_not_their_ranks(descending: bool) -> None:
     expected = walks_of(lambda h: h.gather(0, order))
     assert len(expected) > NODES
     assert walks_of(lambda h: h.sort(0, descending=descending).values) == pytest.approx(expected)
+
+
+def test_a_graph_has_no_figure_of_samples_and_a_figure_needs_all_names() -> None:
+    trace = plrp.trace(net_of("GIN"), features(), samples=None)
+    explanation = trace.explain(target=(0, 1))
+    with pytest.raises(ValueError, match="rows of this input are no samples"):
+        explanation.plot()
+    assert explanation._repr_mimebundle_() is None  # a notebook takes the ledger's table
+    walks = plrp.graphs.walks(trace, target=(0, 1), top=3)
+    for wrong, words in (({"labels": "AB"}, "labels has 2 entries"), ({"layout": {0: (0, 1)}}, "layout has 1 entries")):
+        with pytest.raises(ValueError, match=f"{words}: the graph has 5 nodes"):
+            walks.plot(EDGES, **wrong)
+    several = [plrp.graphs.subgraph(trace, nodes, target=(0, 1)) for nodes in ({0, 2}, [0, 2])]
+    assert several[0] == several[1]

@@ -283,10 +283,8 @@ def token_contexts(
         for example in exemplars.of(layer, channel, count, by):
             x = reading.input(example)
             if x.dim() != 2 or space != tuple(x.shape[1:]):
-                raise ValueError(
-                    f"Texts are token ids (tokens,), and '{layer}' should have a place for each: the input is "
-                    f"{tuple(x.shape[1:])}, the places are {space}."
-                )
+                shape = tuple(x.shape[1:])
+                raise ValueError(f"Texts need ids (tokens,), '{layer}' a place for each: got {shape} and {space}.")
             relevance = reading.relevance(x, example, layer, channel, example.place)
             largest = float(np.abs(relevance).max()) or 1.0
             cells = []

@@ -238,12 +238,6 @@ def prototypes(
     points = axes.transform(vectors)
     mixture = GaussianMixture(components, covariance_type="diag", reg_covar=1e-6, random_state=seed, n_init=3)
     mixture.fit(points)
-    distance = np.linalg.norm(points[:, None] - mixture.means_[None], axis=2)
-    return Prototypes(
-        layer,
-        rows,
-        mixture.predict(points),
-        axes.inverse_transform(mixture.means_),
-        rows[distance.argmin(0)],
-        mixture.score_samples(points),
-    )
+    typical = rows[np.linalg.norm(points[:, None] - mixture.means_[None], axis=2).argmin(0)]
+    component, centres = mixture.predict(points), axes.inverse_transform(mixture.means_)
+    return Prototypes(layer, rows, component, centres, typical, mixture.score_samples(points))

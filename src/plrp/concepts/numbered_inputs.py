@@ -89,8 +89,5 @@ def numbered(data: Any, model: Any) -> NumberedInputs:
     if not isinstance(data, str | Path):
         return data if isinstance(data, NumberedInputs) else NumberedInputs(data)
     if not isinstance(model, LoadedModel):
-        raise TypeError(
-            "A folder of photographs needs a model whose preprocessing is known: load it with plrp.models.load, or "
-            "give tensors."
-        )
+        raise TypeError("A folder of photographs needs a model with preprocessing: load it with plrp.models.load.")
     return FromPhotographs(data, model)

@@ -120,11 +120,10 @@ def search_subspaces(
         _in(x, u).unflatten(0, at.shape).movedim(1, 2) for x in (a, c)
     )  # (inputs, subspaces, positions, dimensions)
     totals = totals_of((p * q).sum(3), p.norm(dim=3), tuple(search.record["spaces"][layer]))
-    places: dict[str, Any] = {
-        name: np.take_along_axis(at, getattr(totals, name), 1) for name in ("relevant_at", "active_at")
-    }
-    about = {**search.record, "subspaces": bases.tolist()}
-    exemplars = Exemplars({layer: replace(totals, **places)}, about.pop("names"), arrays["classes"], about)
+    relevant_at, active_at = (np.take_along_axis(at, x, 1) for x in (totals.relevant_at, totals.active_at))
+    totals, about = replace(totals, relevant_at=relevant_at, active_at=active_at), dict(search.record)
+    names, about["subspaces"] = about.pop("names"), bases.tolist()
+    exemplars = Exemplars({layer: totals}, names, arrays["classes"], about)
     return Subspaces(layer, method, bases, held.numpy(), exemplars)
 
 

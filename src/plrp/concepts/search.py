@@ -285,13 +285,9 @@ def whole_arrays(run: Run) -> dict[str, Any]:
 
 def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
     """All parts of a search together."""
-    whole = whole_arrays(run)
-    layers = {
-        layer: LayerTotals(
-            **{name: whole[f"{name}:{layer}"] for name in COLUMNS}, space=tuple(settings["spaces"][layer])
-        )
-        for layer in settings["layers"]
-    }
+    whole, spaces = whole_arrays(run), settings["spaces"]
+    arrays = {layer: {name: whole[f"{name}:{layer}"] for name in COLUMNS} for layer in settings["layers"]}
+    layers = {layer: LayerTotals(**own, space=tuple(spaces[layer])) for layer, own in arrays.items()}
     about = {name: value for name, value in settings.items() if name not in ("key", "names")}
     return Exemplars(layers, settings["names"], whole["classes"], about)
 

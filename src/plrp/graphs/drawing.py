@@ -36,6 +36,9 @@ def walk_figure(
 
     nodes = 1 + max([-1, len(labels or ()) - 1, *edge_index.flatten().tolist(), *(n for w in walks.nodes for n in w)])
     check_edges(edge_index, nodes)
+    for name, given in (("labels", labels), ("layout", layout)):
+        if given is not None and len(given) < nodes:
+            raise ValueError(f"{name} has {len(given)} entries: the graph has {nodes} nodes.")
     graph = networkx.Graph()
     graph.add_nodes_from(range(nodes))
     graph.add_edges_from((a, b) for a, b in edge_index.T.tolist() if a != b)
@@ -46,7 +49,7 @@ def walk_figure(
     axes = figure.add_subplot()
     networkx.draw_networkx_edges(graph, at, ax=axes, edge_color="#cccccc", width=1.5)
     networkx.draw_networkx_nodes(graph, at, ax=axes, node_color="white", edgecolors="#888888", node_size=180)
-    networkx.draw_networkx_labels(graph, at, dict(enumerate(labels or map(str, range(nodes)))), font_size=8, ax=axes)
+    networkx.draw_networkx_labels(graph, at, dict(enumerate(labels or range(nodes))), font_size=8, ax=axes)
     strengths = (walks.relevance / walks.relevance.abs().max()).tolist() if len(walks) else []
     for number, (walk, strength) in enumerate(zip(walks.nodes, strengths, strict=True)):
         line, colour, size = _line(points, walk, near, number), POSITIVE if strength > 0 else NEGATIVE, abs(strength)

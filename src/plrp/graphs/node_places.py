@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from plrp.tape.locating import NOBODY, owned_rows
-from plrp.tape.maps import Replayed
 from plrp.tape.operations import Family
 from plrp.tape.samples import Samples
 from plrp.tape.values import Op, Value, reached, replaced
@@ -105,7 +104,7 @@ def _new_axis(op: Op, value: Value, source: Value, axis: int, nodes: int) -> int
 
 def _mixes(op: Op, tops: Sequence[_Rows], line: tuple[int, Tensor] | None) -> bool:
     """Whether an operation makes new rows out of these: an aggregation, or a sum of tensors whose rows differ."""
-    if op.kind in AGGREGATES or (line is None and (isinstance(op.map, Replayed) or op.operation.contracts)):
+    if op.kind in AGGREGATES or (line is None and op.operation.contracts):
         return True
     return line is None and any(rows.ids is not None for rows in tops)
 

@@ -157,7 +157,7 @@ def subgraph(
 
 def _as_mask(nodes: Any, count: int) -> Tensor:
     """The nodes of a subgraph as a boolean mask."""
-    given = torch.as_tensor(nodes)
+    given = torch.as_tensor(sorted(nodes) if isinstance(nodes, set) else nodes)
     if given.dtype == torch.bool and given.dim() in (1, 2):
         if given.shape[-1] != count:
             raise ValueError(f"A mask of nodes has shape {tuple(given.shape)}: the graph has {count} nodes.")
@@ -272,6 +272,5 @@ class _Search:
                 push(place - 1, (node, *walk), below)
             if len(heap) > MOST:
                 raise ValueError(
-                    f"More than {MOST} walks are nearly equal: explain with pruning, or with a larger γ, so that few "
-                    "of them hold the score."
+                    f"More than {MOST} walks are nearly equal: prune, or raise γ, so that few hold the score."
                 )

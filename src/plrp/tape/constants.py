@@ -59,7 +59,7 @@ def constants_read(ops: Sequence[Op], batch: int) -> Iterator[Constant]:
         for number, data in enumerate(constants_of(op)):
             if not isinstance(data, Tensor):
                 hashes = [hash((type(data), data)) if type(data) is int else hash(repr(data))]
-            elif (op.suspect or not op.is_layer) and data.layout is torch.strided:
+            elif (op.suspect or op.map is None) and data.layout is torch.strided:
                 memory = data.data_ptr(), data.dtype, data.shape, data.stride()
                 hashes = known.get(memory) or (digests(data, batch) if op.fresh else [hash(memory)])
                 known[memory] = hashes

@@ -18,7 +18,7 @@ from .maps import Convolution, Dense
 from .norms import leading_axes
 from .operations import Family
 from .recognition import softmax_axis
-from .samples import Samples
+from .samples import Samples, in_turn
 from .values import Op, gathered, replaced
 
 MIXES = "it mixes the samples of the batch"
@@ -266,8 +266,7 @@ def _locate(owners: Tensor, batch: int, vectors: tuple[Tensor, ...] = ()) -> Sam
         elif not vectors and not bool((ids.bincount(minlength=batch) > 0).all()):
             reason = TAKES_OUT
         else:
-            plain = torch.equal(ids, torch.arange(batch, device=ids.device))
-            return Samples(batch, axis, None if plain else ids, vectors=vectors)
+            return Samples(batch, axis, in_turn(ids, batch), vectors=vectors)
     return Samples(batch, mixed=reason)
 
 

@@ -340,6 +340,9 @@ def _recognise_matmul(op: Op) -> None:
         op.map = Dense(weight.t(), bias)
     else:
         op.map = Replayed(weight, bias, lambda x, w: product(*((x, w) if first else (w, x))))
+    if not (first or op.weighs) and bias is None and len(value.shape) > 1:
+        op.family = Family.SPLIT  # `edges @ x`: no layer, but sums over rows that are no weights of the model
+        return
     _become(op, "linear")
     _check_batch_axis(value, op.kind)
 

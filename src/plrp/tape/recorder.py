@@ -231,6 +231,7 @@ class Recorder(TorchFunctionMode):
             rule=operation.rule,
             fresh=bool(alien),
             suspect=self._numbers_suspect or not all(map(self.live.independent, alien)),
+            weighs=any(isinstance(t if t._base is None else t._base, nn.Parameter) for t in call.tensors),
             declared=declared,
         )
         if self.summing:

@@ -23,7 +23,7 @@ class Groups:
     def __init__(self, vectors: Sequence[Tensor]) -> None:
         self.batch = 1 + max((int(ids.max()) for ids in vectors if ids.numel()), default=-1)
         self.vectors = tuple(ids.detach().clone() for ids in vectors)
-        self.layouts = [Samples(self.batch, 0, ids, vectors=self.vectors) for ids in self.vectors]
+        self.layouts = [Samples(self.batch, 0, in_turn(ids, self.batch), vectors=self.vectors) for ids in self.vectors]
         self._key = tuple(tuple(ids.tolist()) for ids in vectors)
 
     def __eq__(self, other: object) -> bool:
@@ -31,6 +31,11 @@ class Groups:
 
     def __hash__(self) -> int:
         return hash(self._key)
+
+
+def in_turn(ids: Tensor, batch: int) -> Tensor | None:
+    """Whose each row is; None where row i is sample i."""
+    return None if torch.equal(ids, torch.arange(batch, device=ids.device)) else ids
 
 
 Batch = int | None | Groups

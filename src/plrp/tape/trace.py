@@ -80,7 +80,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """Note the state of the weights, which are the user's: see `check_unchanged`."""
         weights = []
         for op in self.ops:
-            weights += [(t, op.name) for t in gathered(op.args, op.kwargs) if not op.is_layer]
+            weights += [(t, op.name) for t in gathered(op.args, op.kwargs) if op.map is None]
             if op.map is not None:
                 weights += [(t, op.name) for t in (op.map.raw, op.map.bias) if t is not None]
         self._state = [(tensor, version(tensor), probe(tensor).clone(), name) for tensor, name in weights]

@@ -102,7 +102,7 @@ class Op:
     inputs: list[Value]
     outputs: list[Value]
     name: str = ""
-    map: LinearMap | None = None  # of a conv or linear layer
+    map: LinearMap | None = None  # of a conv or linear layer, or of a product with a graph's edges
     first: bool = False  # a conv or linear layer with none below it
     signal: Value | None = None  # the operand of a product that takes all relevance
     gated: Value | None = None  # the operand of a product of two signals that is no activation: u of act(g) · u
@@ -112,6 +112,7 @@ class Op:
     by_difference: bool = False  # whether the reason holds without a reference alone
     fresh: bool = False  # whether it reads a tensor that is neither the input's nor the model's
     suspect: bool = False  # whether such a tensor, or a Python number, may come from the input in a hidden way
+    weighs: bool = False  # whether it reads a parameter, or a view of one
     declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
     sums: dict[int, Tensor] = field(default_factory=dict)  # bit sums of its constants as it read them, by address
     winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner, see `seam.py`
@@ -130,7 +131,7 @@ class Op:
     @property
     def is_layer(self) -> bool:
         """Whether this is a conv or linear layer, whose rule the composite chooses."""
-        return self.map is not None
+        return self.map is not None and self.family is Family.LAYER
 
     @property
     def output(self) -> Value:

@@ -603,7 +603,7 @@ def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Nearby)
     if op.operation.adds:
         return _masks(a, b, 0) and torch.bool not in (a.dtype, b.dtype)
     bias = None if op.map is None else op.map.bias
-    weighs = op.is_layer and isinstance(a, Tensor) and (bias is None or bias.data_ptr() != a.data_ptr())
+    weighs = op.map is not None and isinstance(a, Tensor) and (bias is None or bias.data_ptr() != a.data_ptr())
     if not op.operation.multiplies and not weighs:
         return False
     if _masks(a, b, 1):

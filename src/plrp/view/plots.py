@@ -53,6 +53,10 @@ def plot(
         raise ValueError(f"images are {len(images)}, samples {len(relevance)}: give one for each.")
     inputs = [_input(explanation, n) if images is None else _given(images[n]) for n in chosen]
     every = explanation.remarks()
+    if len(every) != len(relevance):
+        raise ValueError(
+            "The rows of this input are no samples: draw a graph by plrp.graphs.walks(…).plot(edge_index)."
+        )
     remarks, titles = [every[n] for n in chosen], [_title(explanation, n, names) for n in chosen]
     shape, relevance = relevance.shape, relevance[chosen]
     if len(shape) == 4:
