@@ -1,13 +1,15 @@
 """Differences to a reference: plrp's `rescale` against DeepLIFT of Captum and of tangermeme, equal references.
 
 Photographs have one reference, zeros. Captum runs without VGG's max pools, where it does not close; relevance is
-compared on that network first. DNA has 20 shuffles of each sequence. Ratios are medians over interleaved rounds.
+compared on that network first. DNA has 20 shuffles of each sequence. Ratios are medians over interleaved rounds, of
+processor time with one thread, so that other work on the machine does not count.
 tangermeme is looked for in the folder `--peers` too: `pip install --no-deps --target FOLDER tangermeme`.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -143,7 +145,8 @@ def main() -> None:
             apart[peer] = float((mine - theirs).abs().max() / theirs.abs().max())
         for run in runs.values():
             run()
-        rounds = interleaved(runs, name, least=3, most=args.rounds or 7, budget=10 if args.quick else 60)
+        clock = time.process_time if args.threads == 1 else time.perf_counter
+        rounds = interleaved(runs, name, 3, args.rounds or 7, 10 if args.quick else 60, clock)
         results[name] = {"difference": apart, "rounds": rounds}
         for peer in others:
             of_peer = ", ".join(f"{side} {ratio(rounds, side, peer):.2f}" for side in runs if side not in others)
