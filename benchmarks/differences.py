@@ -168,8 +168,8 @@ def main() -> None:
         for peer in others:
             of_peer = ", ".join(f"{side} {ratio(rounds, side, peer):.2f}" for side in runs if side not in others)
             print(f"    in units of {peer}: {of_peer} (largest difference {apart[peer]:.1e})", flush=True)
-        unpruned = ratio(rounds, "rescale, λ 0.2", "rescale")
-        print(f"    λ 0.2 in units of p = 0: {unpruned:.2f}", flush=True)
+        for rule in ("rescale", "rescale-gamma"):
+            print(f"    {rule}, λ 0.2 in units of p = 0: {ratio(rounds, f'{rule}, λ 0.2', rule):.2f}", flush=True)
         write(args, "differences", {"networks": results})
 
 
