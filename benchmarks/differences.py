@@ -1,13 +1,17 @@
 """Differences to a reference: plrp's `rescale` against DeepLIFT of Captum and of tangermeme, equal references.
 
 Photographs have one reference, zeros. Captum runs without VGG's max pools, where it does not close; relevance is
-compared on that network first. DNA has 20 shuffles of each sequence. Ratios are medians over interleaved rounds.
+compared on that network first. DNA has 20 shuffles of each sequence. `--photograph` adds a trained ResNet-50, one
+photograph against its blur, without peers. Ratios are medians over interleaved rounds, of
+processor time with one thread, so that other work on the machine does not count.
 tangermeme is looked for in the folder `--peers` too: `pip install --no-deps --target FOLDER tangermeme`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +26,8 @@ from sequences import one_hot
 from timing import interleaved, options, ratio, write
 
 SHUFFLES = 20
+PHOTOGRAPH = "trained ResNet-50, a photograph"
+ROOT = Path(__file__).resolve().parents[1]
 Run = Callable[[], Any]
 
 
@@ -105,6 +111,15 @@ def peers(dna: bool) -> dict[str, Callable[..., Tensor]]:
     return {"Captum": captum, **({"tangermeme": tangermeme} if dna else {})}
 
 
+def photograph(data: Path) -> dict[str, tuple[nn.Module, Tensor, Tensor]]:
+    """A trained ResNet-50 and a photograph, against its blur."""
+    from truth_networks import NETWORKS
+
+    model, cases = NETWORKS["resnet50"].load(data, data)
+    x = cases[0].input
+    return {PHOTOGRAPH: (model, x, plrp.references.blur(8)(x)[None])}
+
+
 def subjects(quick: bool) -> Mapping[str, tuple[nn.Module, Tensor, Tensor]]:
     """Networks with random weights, inputs and references (K, batch, …)."""
     torch.manual_seed(0)
@@ -128,14 +143,18 @@ def subjects(quick: bool) -> Mapping[str, tuple[nn.Module, Tensor, Tensor]]:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--peers", type=Path, help="a folder that holds tangermeme")
+    parser.add_argument("--photograph", action="store_true", help="a trained ResNet-50 too, from --data")
+    parser.add_argument("--data", type=Path, default=os.environ.get("PLRP_DATA", ROOT.parent / "shared" / "data"))
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.peers is not None:
         sys.path.append(str(args.peers))
     results: dict[str, Any] = {}
-    for name, (model, x, references) in subjects(args.quick).items():
-        others = {peer: partial(run, model, x, references) for peer, run in peers(len(references) > 1).items()}
+    trained = photograph(Path(args.data)) if args.photograph else {}
+    for name, (model, x, references) in {**subjects(args.quick), **trained}.items():
+        found = {} if name == PHOTOGRAPH else peers(len(references) > 1)
+        others = {peer: partial(run, model, x, references) for peer, run in found.items()}
         runs = {**ours(model, x, references), **others}
         mine, apart = runs["rescale"]().sum(1), {}
         for peer, run in others.items():
@@ -143,13 +162,14 @@ def main() -> None:
             apart[peer] = float((mine - theirs).abs().max() / theirs.abs().max())
         for run in runs.values():
             run()
-        rounds = interleaved(runs, name, least=3, most=args.rounds or 7, budget=10 if args.quick else 60)
+        clock = time.process_time if args.threads == 1 else time.perf_counter
+        rounds = interleaved(runs, name, 3, args.rounds or 7, 10 if args.quick else 60, clock)
         results[name] = {"difference": apart, "rounds": rounds}
         for peer in others:
             of_peer = ", ".join(f"{side} {ratio(rounds, side, peer):.2f}" for side in runs if side not in others)
             print(f"    in units of {peer}: {of_peer} (largest difference {apart[peer]:.1e})", flush=True)
-        unpruned = ratio(rounds, "rescale, λ 0.2", "rescale")
-        print(f"    λ 0.2 in units of p = 0: {unpruned:.2f}", flush=True)
+        for rule in ("rescale", "rescale-gamma"):
+            print(f"    {rule}, λ 0.2 in units of p = 0: {ratio(rounds, f'{rule}, λ 0.2', rule):.2f}", flush=True)
         write(args, "differences", {"networks": results})
 
 

@@ -47,16 +47,20 @@ class Progress:
 progress = Progress()
 
 
-def seconds(run: Callable[[], Any]) -> float:
+Clock = Callable[[], float]
+
+
+def seconds(run: Callable[[], Any], clock: Clock = time.perf_counter) -> float:
     """How long one call takes, what it returns freed within that time as it would be in a loop."""
-    start = time.perf_counter()
+    start = clock()
     run()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def interleaved(
-    runs: Mapping[str, Callable[[], Any]], label: str, least: int = 3, most: int = 7, budget: float = 60.0
-) -> Rounds:
+    runs: Mapping[str, Callable[[], Any]], label: str, least: int = 3, most: int = 7, budget: float = 60.0,
+    clock: Clock = time.perf_counter,
+) -> Rounds:  # fmt: skip
     """Rounds of every run in a random order: `least` of them, then more while the budget (seconds) lasts."""
     began, found = time.perf_counter(), Rounds()
     while len(found) < most:
@@ -67,7 +71,7 @@ def interleaved(
         for name in random.sample(list(runs), len(runs)):
             spent = time.perf_counter() - began
             progress(f"{label}: round {len(found) + 1} of {least} to {most}, {name}, {spent:.0f} s")
-            this[name] = seconds(runs[name])
+            this[name] = seconds(runs[name], clock)
         found.append(this)
     progress.clear()
     print(f"  {label}: {len(found)} rounds, {time.perf_counter() - began:.0f} s", flush=True)

@@ -40,7 +40,7 @@ def pass_difference(op: DifferenceOp, relevance: Relevances, composite: Composit
         return _rearrange(op.now, relevance, Booking(False), composite)
     given = next(r for r in relevance if r is not None)
     if isinstance(op.rule, Slope):
-        return _by_slope(op, relevance)
+        return _by_slope(op, op.rule, relevance, given.dtype)
     if op.family is Family.SPLIT and op.operation.adds:
         return _sum(op, given, composite.residual_gamma)
     return _BY_FAMILY[op.family](op, given)
@@ -61,21 +61,18 @@ def _middle(value: DifferenceValue, dtype: torch.dtype) -> Tensor:
     return (a + a0) / 2
 
 
-def _by_slope(op: DifferenceOp, relevance: Relevances) -> Relevances:
+def _by_slope(op: DifferenceOp, slope: Slope, relevance: Relevances, dtype: torch.dtype) -> Relevances:
     """By the user's own J̄ᵀ."""
-    assert isinstance(op.rule, Slope)
-    first = next(r for r in relevance if r is not None)
-    ms = [
-        quotient(torch.zeros_like(d) if r is None else r, d, 0.0, one_sign=False)
-        for r, d in ((r, _delta(v, first)) for r, v in zip(relevance, op.outputs, strict=True))
-    ]
-    now, before = zip(*(value.pair(first.dtype) for value in op.inputs), strict=True)
-    back = op.rule.transpose(ms[0] if len(ms) == 1 else tuple(ms), now, before)
+    deltas = [value.data.to(dtype) for value in op.outputs]
+    given = [torch.zeros_like(d) if r is None else r for r, d in zip(relevance, deltas, strict=True)]
+    ms = tuple(quotient(r, d, 0.0, one_sign=False) for r, d in zip(given, deltas, strict=True))
+    now, before = zip(*(value.pair(dtype) for value in op.inputs), strict=True)
+    back = slope.transpose(ms[0] if len(ms) == 1 else ms, now, before)
     parts = list(back) if isinstance(back, list | tuple) else [back]
     shapes, expected = [tuple(p.shape) for p in parts], [tuple(v.shape) for v in op.inputs]
     if shapes != expected:
         raise ValueError(f"The slope given for {op.kind} returned shapes {shapes}; it must return {expected}.")
-    return [_delta(value, first) * part for value, part in zip(op.inputs, parts, strict=True)]
+    return [value.data.to(dtype) * part for value, part in zip(op.inputs, parts, strict=True)]
 
 
 def _elementwise(op: DifferenceOp, given: Tensor) -> Relevances:
@@ -209,10 +206,6 @@ def _maximum(op: DifferenceOp, given: Tensor) -> Relevances:
     return [a if b is None else b if a is None else a + b for a, b in zip(now, before, strict=True)]
 
 
-def _token(op: DifferenceOp, given: Tensor) -> Relevances:
-    return _embedding(op.now, given, Booking(False), Composite([]))
-
-
 _BY_FAMILY: dict[Family, Callable[[DifferenceOp, Tensor], Relevances]] = {
     Family.PASS: _elementwise,
     Family.SPLIT: _bilinear,
@@ -220,5 +213,5 @@ _BY_FAMILY: dict[Family, Callable[[DifferenceOp, Tensor], Relevances]] = {
     Family.AFFINE: _norm,
     Family.SOFTMAX: _softmax,
     Family.WINNER: _maximum,
-    Family.EMBEDDING: _token,
+    Family.EMBEDDING: lambda op, given: _embedding(op.now, given, Booking(False), Composite([])),
 }

@@ -215,9 +215,7 @@ def repeated(now: Trace, copies: int) -> Trace:
     if copies == 1:
         return now
     given = [torch.cat([value.data] * copies) for value in now.inputs]
-    again = partial(now.with_inputs, given[0] if now.single else given)
-    trace: Trace = remembered(now, ("repeated", copies), None, again)
-    return trace
+    return remembered(now, ("repeated", copies), None, partial(now.with_inputs, given[0] if now.single else given))
 
 
 def _form(op: Op) -> Any:
