@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from plrp.experiments.aligned_scores import AlignedScores, tidy
 from plrp.experiments.config import Config
 from plrp.experiments.part_files import SampleFacts, ScoreRows, StoredMaps
 from plrp.experiments.store import PartContent, Store
@@ -134,3 +136,13 @@ def _maps(config: Config, index: int, samples: list[int], of_arrays: Sequence[in
     else:
         inputs = rng.integers(0, 255, (len(samples), 16, 16, 3)).astype(np.uint8)
     return StoredMaps(samples, kept, inputs, masks)
+
+
+def from_arrays(name: str, values: Mapping[str, Mapping[str, Mapping[float, ArrayLike]]], count: int) -> AlignedScores:
+    """Scores from `values[metric][variant][p]`, each (n,)."""
+    table = {
+        (metric, variant): {tidy(p): np.asarray(column, np.float64) for p, column in by_p.items()}
+        for metric, by_variant in values.items()
+        for variant, by_p in by_variant.items()
+    }
+    return AlignedScores(name, np.arange(count), table)

@@ -310,13 +310,8 @@ def _divides(op: Op) -> bool:
     return op.supported("half") and (not op.supported(None) or len(op.receivers("half")) > len(op.receivers(None)))
 
 
-def is_one_hot(x: Tensor) -> bool:
-    """Whether x is (batch, letters, length) and each sample mostly one-hot; some positions may be empty or mixed."""
-    return x.numel() > 0 and bool(_one_hot_samples(x).all())
-
-
 def _one_hot_samples(x: Tensor) -> Tensor:
-    """Whether each sample is a sequence (letters, length) that is mostly one-hot, (batch,)."""
+    """Whether each sample is a sequence (letters, length), mostly one-hot; positions may be empty or mixed. (batch,)"""
     if x.ndim != 3 or not x.is_floating_point() or not 2 <= x.shape[1] <= 32:
         return torch.zeros(x.shape[:1], dtype=torch.bool, device=x.device)
     single = ((x == 0) | (x == 1)).all(1) & (x.sum(1) == 1)

@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import nn
 
+from made_runs import from_arrays
 from plrp.experiments import Results, RunError, preset, scenes
 from plrp.experiments import demo_study as demo_module
-from plrp.experiments.aligned_scores import PAPER, AlignedScores, from_arrays
+from plrp.experiments.aligned_scores import PAPER, AlignedScores
 from plrp.experiments.statements import NotAThreshold, find_not_a_threshold, findings
 from plrp.genomics import jaspar
 from plrp.genomics.seqlets import Match

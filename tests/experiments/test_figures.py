@@ -12,9 +12,14 @@ matplotlib = pytest.importorskip("matplotlib")
 
 from matplotlib.colors import to_hex  # noqa: E402
 
-from made_runs import SHARE, usual, usual_curve  # noqa: E402
+from made_runs import (  # noqa: E402
+    SHARE,
+    from_arrays,
+    usual,
+    usual_curve,
+)
 from plrp.experiments import score_figures  # noqa: E402
-from plrp.experiments.aligned_scores import BASELINE, LRP, VARIANTS, AlignedScores, Flipping, Method, from_arrays  # noqa: E402
+from plrp.experiments.aligned_scores import BASELINE, LRP, VARIANTS, AlignedScores, Flipping, Method  # noqa: E402
 from plrp.experiments.pages import data_uri  # noqa: E402
 from plrp.experiments.score_figures import STYLES, apart  # noqa: E402
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from made_runs import from_arrays
 from plrp.experiments import statements
-from plrp.experiments.aligned_scores import LRP, PAPER, VARIANTS, AlignedScores, Flipping, Method, from_arrays
+from plrp.experiments.aligned_scores import LRP, PAPER, VARIANTS, AlignedScores, Flipping, Method
 from plrp.experiments.statements import AUC, ENTROPY, GINI, LIPSCHITZ, MASS
 
 SHARES = (0.05, 0.15, 0.3, 0.6, 0.9)

@@ -7,7 +7,7 @@ two methods can be compared sample by sample. numpy only: the genomics demo judg
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -219,18 +219,6 @@ class AlignedScores:
             for (name, way, variant, p), curves in self.flipping.items()
             if (name, way) == (metric, order)
         }
-
-
-def from_arrays(
-    name: str, values: Mapping[str, Mapping[str, Mapping[float, npt.ArrayLike]]], count: int
-) -> AlignedScores:
-    """From `values[metric][variant][p]`, each (n,)."""
-    table = {
-        (metric, variant): {tidy(p): np.asarray(column, np.float64) for p, column in by_p.items()}
-        for metric, by_variant in values.items()
-        for variant, by_p in by_variant.items()
-    }
-    return AlignedScores(name, np.arange(count), table)
 
 
 def nearest_share(p: float, shares: Iterable[float]) -> float | None:
