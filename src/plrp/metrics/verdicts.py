@@ -316,4 +316,4 @@ def _answered(
 def reference_kind(reference: str) -> str:
     """The kind of a reference by its name: `blur` of `blur:8`."""
     kind = reference.partition(":")[0].split(" of ")[0]
-    return {"N": "zeros", "shuffled": "shuffle", "samples": "a drawn sample"}.get(kind, kind)
+    return {"N": "zeros", "shuffled": "shuffle", "mask": "mask token", "samples": "a drawn sample"}.get(kind, kind)
