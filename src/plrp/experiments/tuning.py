@@ -35,7 +35,6 @@ from plrp.metrics.verdicts import reference_kind
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
 from plrp.pruning import Pruning
-from plrp.references import Reference
 from plrp.runs.ray import sent
 from plrp.runs.run import Run, differs_here, text_digest
 from plrp.runs.work import Execution, Tick, Work
