@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
         epilog=EPILOG,
     )
     data_help = (
-        "a folder of photographs, a FASTA file, or with a language model a file of texts, one per line; 8 or more"
+        "a folder of photographs, a FASTA file, or a file of texts for a language model, one per line; 8 or more"
     )
     parser.add_argument("data", metavar="FOLDER|FASTA|TEXTS", help=data_help)
     add_options(parser, NETWORK | OPTIONS)
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{data} does not exist: name a folder of photographs, a FASTA file, or a file of texts.")
     if data.is_file() and ".py:" not in arguments.model and not Path(arguments.model).exists():
         raise UsageError(
-            f"{data} is a file of sequences or texts: name its network, --model cnn.pt, net.py:build or my-bert/."
+            f"{data} is a file: name its network, --model cnn.pt, --model net.py:build or --model my-bert/."
         )
     engine = cluster_of(arguments)
     from plrp.experiments.tuning import NamedTuning, tuned_by

@@ -44,7 +44,6 @@ from plrp.tape.refusals import device_of
 from plrp.tape.trace import Trace
 from plrp.tape.verification import trace
 from plrp.targets import as_target
-from plrp.text.text_attribution import TracedText
 from plrp.text.text_attribution import trace as trace_text
 from plrp.text.text_explanation import text_questions
 from plrp.text.text_models import is_language_model
@@ -237,9 +236,9 @@ class Tuning:
         return trace(self.model, x, reference=reference)
 
     def _target(self, number: int) -> Any:
-        if isinstance(self.inputs, Texts) and self.target.given is None:
-            traced = self.inputs.traced(number)
-            return traced.score_of(int(traced.scores.argmax()))
+        if isinstance(self.inputs, Texts):
+            traced, given = self.inputs.traced(number), self.target.given
+            return traced.score_of(int(traced.scores.argmax()) if given is None else given)
         return self.target.of(slice(number, number + 1))
 
     def _questions(self, x: Tensor, number: int, traced: Trace) -> Questions:
@@ -260,11 +259,10 @@ class Texts(NumberedInputs):
 
     def __init__(self, texts: Sequence[str], model: nn.Module, tokenizer: Any) -> None:
         super().__init__(texts)
-        self.names, self.asked, self.tokenizer = [text[:40] for text in texts], model, tokenizer
-        self.traced = lru_cache(maxsize=2)(self._traced)
-
-    def _traced(self, number: int, reference: Any = None) -> TracedText:
-        return trace_text(self.asked, self.tokenizer, self.data[number], reference)
+        self.names, self.tokenizer = [text[:40] for text in texts], tokenizer
+        self.traced = lru_cache(2)(
+            lambda number, reference=None: trace_text(model, tokenizer, texts[number], reference)
+        )
 
     def batch(self, numbers: Sequence[int]) -> Tensor:
         """The token ids of one text, (1, tokens)."""
@@ -317,9 +315,8 @@ def named_inputs(model: str, weights: str | None, data: str) -> tuple[nn.Module,
         return loaded.module, numbered(data, loaded)
     if is_language_model(model):
         language, tokenizer = load_text(model)
-        return language, Texts(
-            [*filter(None, map(str.strip, Path(data).read_text("utf-8").splitlines()))], language, tokenizer
-        )
+        lines = map(str.strip, Path(data).read_text("utf-8").splitlines())
+        return language, Texts([*filter(None, lines)], language, tokenizer)
     sequences = read_fasta(data)
     inputs = NumberedInputs([torch.from_numpy(encode([letters]))[0] for letters in sequences.letters])
     inputs.names = list(sequences.names)
@@ -397,8 +394,7 @@ class Tuned:
         """
         half, rows = self.reporting, []
         gains = np.full(self.gini.shape, np.nan)
-        if self.gains is not None:
-            gains[:, self.finalists] = self.gains
+        gains[:, self.finalists] = np.nan if self.gains is None else self.gains
         for n, candidate in enumerate(self.candidates):
             columns = np.stack([self._of(n), self.difference(n, 0), gains[:, n], gains[:, n] - gains[:, 0]], 1)[half]
             low, high = bootstrap(columns)

@@ -122,21 +122,18 @@ class Mutations:
         return len(self.change)
 
     def ceiling(self) -> Floats:
-        """The rank correlation that a perfect map can be expected to reach with `per_base`, (sequence,).
+        """The rank correlation with `per_base` that a perfect map can be expected to reach, (sequence,).
 
-        c is the mean rank correlation of the three mutations of a base with one another: √(3c / (1 + 2c)), NaN where
-        c ≤ 0.
+        √(3c / (1 + 2c)), where c is the mean rank correlation of the three mutations of a base; 0 where c ≤ 0.
         """
-        ceilings = np.full(len(self), np.nan)
-        for k, (change, onehot) in enumerate(zip(self.change, self.onehot, strict=True)):
-            known = np.flatnonzero(onehot.sum(0) == 1)
-            if len(known) < 2:
-                continue
-            others = (onehot[:, known].argmax(0) + np.arange(1, 4)[:, None]) % 4
-            drops = torch.from_numpy(change[others, known])
-            c = float(spearman(drops, drops.roll(1, 0)).mean())
-            ceilings[k] = np.sqrt(3 * c / (1 + 2 * c)) if c > 0 else np.nan
-        return ceilings
+        others = (self.onehot.argmax(1)[:, None] + np.arange(1, 4)[:, None]) % 4
+        drops, known = np.take_along_axis(self.change, others, 1), self.onehot.sum(1) == 1
+        each = [
+            torch.tensor(one[:, k].tolist()) if k.any() else torch.zeros(3, 1)
+            for one, k in zip(drops, known, strict=True)
+        ]
+        c = np.array([float(spearman(one, one.roll(1, 0)).mean().nan_to_num()) for one in each]).clip(0)
+        return np.sqrt(3 * c / (1 + 2 * c))
 
     def per_base(self) -> Values:
         """The worth of a base: the score minus its mean over the three other letters there; 0 for N."""
@@ -291,14 +288,10 @@ class Comparison:
 
         (sequence,). Shifted maps are as smooth and as sparse, and know nothing; at most 199 shifts are taken.
         """
-        ism, own = (torch.from_numpy(np.nan_to_num(self.per_base[name])) for name in ("ISM", method))
-        steps = sorted(set(np.linspace(1, own.shape[1] - 1, 199).astype(int).tolist()) - {0})
-        shifted = torch.stack([own.roll(step, 1) for step in steps], 1)
-        rows = [
-            float(spearman(maps, truth.expand_as(maps)).quantile(1 - LEVEL))
-            for maps, truth in zip(shifted, ism, strict=True)
-        ]
-        return np.where(np.isnan(self.correlation(method)), np.nan, rows)
+        ism, own = (torch.tensor(np.nan_to_num(self.per_base[name])) for name in ("ISM", method))
+        steps = np.unique(np.linspace(1, own.shape[1] - 1, 199).astype(int)).tolist()
+        shifted = torch.stack([spearman(own.roll(step, 1), ism) for step in steps])
+        return np.where(np.isnan(self.correlation(method)), np.nan, shifted.quantile(1 - LEVEL, 0).numpy())
 
     def table(self) -> list[tuple[str, ...]]:
         """Method, means of Pearson's and of Spearman's correlation with ISM, and of the floor of the latter."""
@@ -332,15 +325,8 @@ class Comparison:
         title = f"correlation with ISM over the bases, mean over {count} sequence{'s' * (count != 1)}"
         refused = "".join(f"\n{name} is left out: {why}" for name, why in self.refused.items())
         table = render_table(("method", "Pearson", "Spearman", "its floor"), self.table())
-        known = np.nanmean(self.ceiling) if np.isfinite(self.ceiling).any() else np.nan
-        most = (
-            "no map can be judged: ISM's three letters do not agree"
-            if np.isnan(known)
-            else (
-                f"at most {known:.3f} (Spearman) can be expected, as far as ISM's three letters agree with one another"
-            )
-        )
-        beside = f"floor: 95% of the method's own maps, shifted along the sequence, stay below; {most}"
+        beside = "floor: 95% of the method's maps, shifted along the sequence, stay below. As far as the three letters "
+        beside += f"of ISM agree with one another, {self.ceiling.mean():.3f} (Spearman) can be expected at most"
         return f"{title}\n{table}\n{beside}{refused}"
 
 
