@@ -137,6 +137,7 @@ def test_the_first_sequences_of_a_file_are_tested(
     assert main(["genomics", "explain", *asked]) == 0, "a finished run is tested again"
 
 
+@pytest.mark.filterwarnings("ignore:No p of the grid")
 def test_p_auto_at_the_doors(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "0.png", *MODEL, "-p", "auto", "-o", "a.png", "--save", "a.npz"]) == 0
     saved: Any = plrp.load("a.npz")
