@@ -82,7 +82,7 @@ class Pruning:
 
     def __repr__(self) -> str:
         default = {f.name: f.default for f in fields(self)}
-        shown = [f"p={self.p!r}"]
+        shown = [f"p={self.p}"]
         shown += [f"{k}={v!r}" for k, v in self.to_dict().items() if k != "p" and v != default[k]]
         return f"Pruning({', '.join(shown)})"
 
@@ -97,9 +97,8 @@ class Pruning:
     def title(self) -> str:
         """The same with its strength: `PLRP-λ, gain 1, p = 0.15`."""
         gain = "" if self.sparsity_gain is None else f", gain {self.sparsity_gain:g}"
-        return f"{self.label}{gain}" + (
-            "" if self.p is None else f", p = {self.p if self.p == 'auto' else f'{self.p:g}'}"
-        )
+        p = "" if self.p is None else ", p = auto" if self.p == "auto" else f", p = {self.p:g}"
+        return f"{self.label}{gain}{p}"
 
     @property
     def shares(self) -> dict[str, float | None]:

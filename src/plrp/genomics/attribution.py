@@ -307,7 +307,7 @@ def pruning_title(pruning: Pruning) -> str:
     >>> pruning_title(Pruning(p=0.1)), pruning_title(Pruning(p=None, sparsity_gain=2))
     ('PLRP-λ p=0.1', 'PLRP-λ gain=2')
     """
-    p = "" if pruning.p is None else f" p={pruning.p if pruning.p == 'auto' else f'{pruning.p:g}'}"
+    p = "" if pruning.p is None else " p=auto" if pruning.p == "auto" else f" p={pruning.p:g}"
     gain = "" if pruning.sparsity_gain is None else f" gain={pruning.sparsity_gain:g}"
     return f"{pruning.label}{p}{gain}"
 
