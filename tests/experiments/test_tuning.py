@@ -130,6 +130,32 @@ def test_a_reference_is_no_judge_of_its_own_map() -> None:
     np.testing.assert_allclose(result.difference(1, 0), result.agreement[:, 1, 1] - result.agreement[:, 0, 1])
 
 
+def test_references_that_print_alike_are_told_apart() -> None:
+    """torch prints the corners of a large tensor alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1600, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    x, zeros = torch.randn(8, 1, 40, 40), torch.zeros(1, 1, 40, 40)
+    other = zeros.clone()
+    other[..., 10:30, 10:30] = 1
+    assert str(zeros) == str(other)
+    both = [Candidate("rescale", reference=one) for one in (zeros, other)]
+    result = plrp.tune(model, x, both, show_progress=False)
+    for n, one in enumerate((zeros, other)):
+        expected = [float(metrics.gini(plrp.explain(model, x[[k]], reference=one).relevance)) for k in range(8)]
+        np.testing.assert_allclose(result.gini[:, n], expected, atol=1e-6)
+    assert both[0].name != both[1].name
+
+
+def test_a_run_with_other_rows_is_not_resumed(tmp_path: Path) -> None:
+    """The rows of a table's replacements decide the answers."""
+    torch.manual_seed(0)
+    model, rows = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), torch.randn(10, 6)
+    how: dict[str, Any] = {"candidates": [Candidate("epsilon")], "show_progress": False, "out": tmp_path}
+    plrp.tune(model, rows, **how)
+    with pytest.raises(ValueError, match="holds results of another run"):
+        plrp.tune(model, rows, rows=torch.randn(5, 6), **how)
+
+
 def test_candidates_that_the_model_refuses_are_named() -> None:
     said: list[str] = []
     layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(200, 2)]

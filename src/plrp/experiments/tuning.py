@@ -35,6 +35,7 @@ from plrp.metrics.verdicts import reference_kind
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
 from plrp.pruning import Pruning
+from plrp.references import References
 from plrp.runs.ray import sent
 from plrp.runs.run import Run, differs_here, text_digest
 from plrp.runs.work import Execution, Tick, Work
@@ -73,14 +74,16 @@ class Candidate:
     @property
     def name(self) -> str:
         """The settings in a few words."""
-        against = "" if self.reference is None else f" against {self.reference}"
+        against = "" if self.reference is None else f" against {self.plain[2]}"
         return f"{self.composite}{against}, {'LRP' if self.pruning is None else self.pruning.title}"
 
-    @property
+    @cached_property
     def plain(self) -> tuple[str, dict[str, Any] | None, str | None]:
-        """The settings as plain data."""
-        pruning = None if self.pruning is None else self.pruning.to_dict()
-        return str(self.composite), pruning, None if self.reference is None else str(self.reference)
+        """The settings as plain data; a tensor by its digest, since large ones are printed in part."""
+        pruning, reference = None if self.pruning is None else self.pruning.to_dict(), self.reference
+        if isinstance(reference, Tensor):
+            reference = f"a tensor ({text_digest(str(reference.tolist()))[:8]})"
+        return str(self.composite), pruning, None if reference is None else str(reference)
 
 
 def usual_candidates(kind: Kind, composite: str, mask: Any) -> list[Candidate]:
@@ -115,7 +118,7 @@ class Tuning:
         candidates: Sequence[Candidate] | None = None,
         target: Any = None,
         budget: int = 128,
-        data: Tensor | None = None,
+        rows: Tensor | None = None,
         mask: Any = None,
         part_size: int = 4,
         seed: int = 0,
@@ -128,7 +131,7 @@ class Tuning:
                 f"{len(inputs)}."
             )
         self.model, self.inputs, self.device = model, inputs, device_of(model)
-        self.target, self.budget, self.data, self.mask, self.seed = as_target(target), budget, data, mask, seed
+        self.target, self.budget, self.rows, self.mask, self.seed = as_target(target), budget, rows, mask, seed
         self.part_size, self.finalists = part_size, None if finalists is None else list(finalists)
         x = inputs.batch([0]).to(self.device)
         first, self.kind = self._traced(x, 0), kind_of(x)
@@ -138,6 +141,7 @@ class Tuning:
         tried = usual_candidates(self.kind, automatic, mask) if candidates is None else list(candidates)
         self.candidates, self.refused = self._usable(tried, x)
         self.replacements = self._questions(x, 0, first).names
+        masked = None if self.mask is None else References.given(self.mask, x, equal=True).each[0][0]
         stage = {"command": "tune"} if finalists is None else {"command": "tune, flipping", "finalists": self.finalists}
         settings = {
             **stage,
@@ -150,6 +154,7 @@ class Tuning:
             "budget": budget,
             "seed": seed,
             "part_size": part_size,
+            "replaced": text_digest(str([None if one is None else one.tolist() for one in (rows, masked)])),
             **(about or {}),
         }
         self.key = text_digest(json.dumps(settings, sort_keys=True))
@@ -220,10 +225,9 @@ class Tuning:
         """The candidates' relevance of a sample, and its trace; candidates that differ in p alone are swept."""
         traces: dict[Any, Trace] = {None: self._traced(x, number)}
         target, maps = self._target(number), dict[int, Tensor]()
-        for rules in dict.fromkeys((str(one.composite), str(one.reference)) for one in candidates):
-            alike = [n for n, one in enumerate(candidates) if (str(one.composite), str(one.reference)) == rules]
+        for rules in dict.fromkeys(one.plain[::2] for one in candidates):
+            alike, key = [n for n, one in enumerate(candidates) if one.plain[::2] == rules], rules[1]
             composite, reference = candidates[alike[0]].composite, candidates[alike[0]].reference
-            key = None if reference is None else str(reference)
             if key not in traces:
                 traces[key] = self._traced(x, number, reference)
             swept = traces[key].sweep([candidates[n].pruning for n in alike], target=target, composite=composite)
@@ -244,7 +248,7 @@ class Tuning:
     def _questions(self, x: Tensor, number: int, traced: Trace) -> Questions:
         model: Any = traced.now._recorder.model
         how = {"target": self._target(number), "outputs": traced.output, "passed": 2 * (traced.head is not None)}
-        how |= {"budget": self.budget, "data": self.data, "mask": self.mask, "seed": self.seed}
+        how |= {"budget": self.budget, "data": self.rows, "mask": self.mask, "seed": self.seed}
         if isinstance(self.inputs, Texts):
             how |= text_questions(self.inputs.traced(number), self.budget)
         return Questions(model if traced.head is None else Headless(model, traced), x, **how)
@@ -491,11 +495,11 @@ def tune(
     - `keep`: the agreement that a sparser candidate may lose to the best, with 95% confidence;
     - `target`: as in `plrp.explain`; `out`: a folder in which the work is stored, so that the same call resumes it;
     - `options`: those of `Tuning`: `budget` (forward passes per sample, 128), `mask` for texts, `seed`, `part_size`.
-      Of tables the mean and a drawn sample of the data are the replacements, unless `data=` names other rows.
+      Of tables the mean and a drawn sample of the data are the replacements, unless `rows` are others (rows, features).
     """
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
-    if options.get("data") is None and isinstance(data, Tensor) and data.dim() == 2 and data.is_floating_point():
-        options["data"] = data
+    if options.get("rows") is None and isinstance(data, Tensor) and data.dim() == 2 and data.is_floating_point():
+        options["rows"] = data
     with ExitStack() as scope:
         place = str(scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
 
@@ -521,7 +525,7 @@ def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep
     if np.isnan(arrays["ceiling"]).all():
         raise ValueError("No sample's score changes whichever part is replaced: the model ignores this input.")
     names = tuning.replacements
-    own = [None if one.reference is None else reference_kind(str(one.reference)) for one in tuning.candidates]
+    own = [None if one.reference is None else reference_kind(str(one.plain[2])) for one in tuning.candidates]
     independent = np.array([[reference_kind(name) != kind for name in names] for kind in own])
     independent[~independent.any(1)] = True
     order = np.random.default_rng(tuning.seed).permutation(len(tuning.inputs))
