@@ -47,9 +47,7 @@ def add_parser(subparsers: Any) -> None:
         description="Compares a dozen settings by asking your network about your photographs, sequences or texts.",
         epilog=EPILOG,
     )
-    data_help = (
-        "a folder of photographs, a FASTA file, or a file of texts for a language model, one per line; 8 or more"
-    )
+    data_help = "a folder of photographs, a FASTA file, or a file of texts for a language model, a text a line"
     parser.add_argument("data", metavar="FOLDER|FASTA|TEXTS", help=data_help)
     add_options(parser, NETWORK | OPTIONS)
     add_options(parser.add_argument_group("work"), WORK)

@@ -126,10 +126,8 @@ class Tuning:
         about: Mapping[str, Any] | None = None,
     ) -> None:
         if len(inputs) < FEWEST:
-            raise ValueError(
-                f"tune needs {FEWEST} samples or more, half of them to choose and half to report: there are "
-                f"{len(inputs)}."
-            )
+            halves = f"tune needs {FEWEST} samples or more, half of them to choose and half to report"
+            raise ValueError(f"{halves}: there are {len(inputs)}.")
         self.model, self.inputs, self.device = model, inputs, device_of(model)
         self.target, self.budget, self.rows, self.mask, self.seed = as_target(target), budget, rows, mask, seed
         self.part_size, self.finalists = part_size, None if finalists is None else list(finalists)
@@ -514,11 +512,8 @@ def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep
     if not 0 <= keep < 1:
         raise ValueError(f"keep={keep!r}: the agreement that may be lost, from 0 to below 1.")
     tuning = make(place)
-    count = len(tuning.candidates)
-    execution.say(
-        f"{len(tuning.inputs)} samples: for each at most {tuning.passes} forward passes that ask the network, and "
-        f"{count} explanations, of the best once more"
-    )
+    count, asks = len(tuning.candidates), f"at most {tuning.passes} forward passes that ask the network"
+    execution.say(f"{len(tuning.inputs)} samples: for each {asks}, and {count} explanations, of the best once more")
     for name, why in tuning.refused.items():
         execution.say(f"left out: {name}: {why}")
     arrays = run_search(tuning, execution, lambda run, settings: whole_arrays(run))
@@ -529,11 +524,9 @@ def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep
     independent = np.array([[reference_kind(name) != kind for name in names] for kind in own])
     independent[~independent.any(1)] = True
     order = np.random.default_rng(tuning.seed).permutation(len(tuning.inputs))
-    choosing, reporting = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
-    numbers = {name: arrays[name] for name in ("agreement", "gini", "ceiling")}
-    halves = {"choosing": choosing, "reporting": reporting}
+    choosing, reporting = (np.sort(half) for half in np.split(order, [len(order) // 2]))
     about: dict[str, Any] = {"keep": keep, "names": names, "refused": tuning.refused, "independent": independent}
-    tuned = Tuned(tuple(tuning.candidates), **{**numbers, **halves, **about})
+    tuned = Tuned(tuple(tuning.candidates), **arrays, choosing=choosing, reporting=reporting, **about)
     ranked = sorted(range(count), key=lambda n: -tuned._of(n)[tuned.choosing].mean())
     finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen, 0]))  # 0 is the default, to compare with
     second = make(f"{place.rstrip('/')}/flips-{'-'.join(map(str, finalists))}", finalists=finalists)
