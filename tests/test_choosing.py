@@ -64,3 +64,34 @@ def test_refusals(model: nn.Module, x: Tensor) -> None:
         plrp.choose_p(trace, grid=[])
     with pytest.raises(ValueError, match="This output has no probability"):
         plrp.choose_p(trace, target=lambda output: output[:, 0] - output[:, 1])
+
+
+@pytest.mark.filterwarnings("ignore:No p of the grid")
+def test_p_auto_is_the_choice_for_one_sample(model: nn.Module, x: Tensor) -> None:
+    for n in range(3):
+        chosen = float(plrp.choose_p(plrp.trace(model, x[[n]]), pruning=plrp.Pruning(redistribution="M-sign")))
+        auto = plrp.explain(model, x[[n]], pruning=plrp.Pruning("auto", redistribution="M-sign"))
+        assert auto.pruning == plrp.Pruning(chosen, redistribution="M-sign")
+        again = plrp.explain(model, x[[n]], pruning=auto.pruning)
+        assert torch.equal(auto.relevance, again.relevance)
+        swept = list(plrp.trace(model, x[[n]]).sweep([None, plrp.Pruning("auto")]))[1]
+        assert swept.pruning == plrp.Pruning(float(plrp.choose_p(plrp.trace(model, x[[n]]))))
+    for options in ({}, {"micro_batch": 1}):
+        with pytest.raises(ValueError, match="chosen for each sample: explain one at a time"):
+            plrp.explain(model, x, pruning=plrp.Pruning("auto"), **options)
+    assert plrp.Pruning.from_dict(plrp.Pruning("auto").to_dict()) == plrp.Pruning("auto")
+    with pytest.raises(ValueError, match="0 ≤ p < 1, got 'aut'"):
+        plrp.Pruning("aut")  # type: ignore[arg-type]
+
+
+def test_without_a_probability_the_logit_is_kept() -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv1d(2, 6, 3), nn.ReLU(), nn.Conv1d(6, 6, 3), nn.ReLU(), nn.Conv1d(6, 3, 3)
+    model, x = nn.Sequential(*layers).eval(), torch.randn(1, 2, 12)
+    trace, target = plrp.trace(model, x), lambda out: out[:, 0].sum(1)
+    with pytest.raises(ValueError, match="has no probability"):
+        plrp.choose_p(trace, target=target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        chosen = float(plrp.choose_p(trace, of="logit", target=target))
+    assert plrp.explain(model, x, target=target, pruning=plrp.Pruning("auto")).pruning == plrp.Pruning(chosen)

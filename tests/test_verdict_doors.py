@@ -137,6 +137,33 @@ def test_the_first_sequences_of_a_file_are_tested(
     assert main(["genomics", "explain", *asked]) == 0, "a finished run is tested again"
 
 
+@pytest.mark.filterwarnings("ignore:No p of the grid")
+def test_p_auto_at_the_doors(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "0.png", *MODEL, "-p", "auto", "-o", "a.png", "--save", "a.npz"]) == 0
+    saved: Any = plrp.load("a.npz")
+    net, x = built(PICTURE_NETWORK), saved.input[None]
+    p = float(plrp.choose_p(plrp.trace(net, x)))
+    assert list(saved.relevance) == ["LRP", f"PLRP-λ, p = {p:g}"]
+    expected = plrp.explain(net, x, pruning=plrp.Pruning(p)).relevance[0]
+    torch.testing.assert_close(saved.relevance[f"PLRP-λ, p = {p:g}"], expected, atol=1e-5, rtol=1e-4)
+    asked = ["s.fa", "--model", "dna.py:build", "-p", "auto", "--out", "run", "--no-match"]
+    assert main(["genomics", "explain", *asked]) == 0
+    with np.load("run/attributions.npz") as file:
+        relevance = torch.from_numpy(file["arr_0"])
+    for n, letters in enumerate(LETTERS):
+        one = torch.from_numpy(genomics.encode([letters]))
+        trace = plrp.trace(built(SEQUENCE_NETWORK), one)
+        how = {"composite": "epsilon-gamma"}
+        pruning = plrp.Pruning(float(plrp.choose_p(trace, **how)))
+        torch.testing.assert_close(
+            relevance[n], trace.explain(pruning=pruning, **how).relevance[0], atol=1e-5, rtol=1e-4
+        )
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["exemplars", ".", *MODEL, "-p", "auto", "--out", "e"])
+    assert "'auto' is not a number" in capsys.readouterr().err
+
+
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 

@@ -170,7 +170,7 @@ class Balance:
             tied = bool((self.tied > 0).any())
             why = "equal neurons stay or go together" if tied else "even the weakest holds more than the share p"
             return f". {_in(stuck, len(self.problems))}nothing was pruned, because {why}: this is plain LRP"
-        p = (self.pruning.p or 0.0) if self.pruning is not None else 0.0
+        p = float(self.pruning.p or 0.0) if self.pruning is not None else 0.0
         if p > MUCH_ATTENTION and bool(self.to_softmax.any()):
             return f". p = {p:g} is large for a model with attention: compare signs and ranks with p = 0.05"
         return ""

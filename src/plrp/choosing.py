@@ -24,6 +24,10 @@ GRID = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 KINDS = ("probability", "logit", "decision")
 
 
+class NoProbability(ValueError):
+    """The output has no probability, or no decision, that could be kept."""
+
+
 def choose_p(
     trace: Trace,
     keep: float = 0.9,
@@ -75,7 +79,7 @@ def choose_p(
                 ablation = Ablation(trace.now, begin, sites, classes=classes, fills=fills)
                 whole, nothing = ablation.whole(), ablation.nothing()
                 if of != "logit" and bool(_measure(whole, of).isnan().any()):
-                    raise ValueError(
+                    raise NoProbability(
                         f"This output has no {of}: choose of='logit', or say by classes= which axis the classes are."
                     )
             relevance = [relevance_at(explanation, site) for site in ablation.sites]
@@ -89,6 +93,17 @@ def choose_p(
         shown = ", ".join(map(str, without[:8])) + (" …" if len(without) > 8 else "")
         warnings.warn(f"No p of the grid leaves a circuit that keeps {amount} in sample {shown}: p = 0.", stacklevel=2)
     return chosen
+
+
+def p_of_sample(trace: Trace, pruning: Pruning, **asked: Any) -> float:
+    """What p = "auto" means for the one sample of a trace; of outputs without a probability the logit is kept."""
+    pruning = replace(pruning, p=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # p = 0 stands beside the result
+        try:
+            return float(choose_p(trace, pruning=pruning, **asked))
+        except NoProbability:
+            return float(choose_p(trace, of="logit", pruning=pruning, **asked))
 
 
 def _fits(answer: Answer, whole: Answer, nothing: Answer, keep: float, of: str) -> Tensor:

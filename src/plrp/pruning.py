@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Pruning:
     """How to thin relevance at the input of every conv and linear layer but the first ones.
 
     - `p`: the share of the relevance mass to prune per layer, sample and sign, in [0, 1); None leaves it to
-      `sparsity_gain`.
+      `sparsity_gain`. `"auto"` is the p that `plrp.choose_p` finds for the sample: one is explained at a time.
     - `p_negative`: the same for negative relevance, where it is to differ.
     - `redistribution`: where pruned mass goes: `"lambda"` scales the survivors; `"M"` applies the layer's rule to them
       alone; `"M-sign"` does so for positive and negative contributions apart, so that they cannot cancel.
@@ -45,7 +45,7 @@ class Pruning:
     - `layers`: p for single layers, by name, or a pair (p, p_negative); a single number leaves `p_negative` as it is.
     """
 
-    p: float | None = DEFAULT_P
+    p: float | Literal["auto"] | None = DEFAULT_P
     p_negative: float | None = None
     redistribution: str = "lambda"
     conserve: bool = True
@@ -59,7 +59,7 @@ class Pruning:
             layers = {name: tuple(p) if isinstance(p, list) else p for name, p in self.layers.items()}
             object.__setattr__(self, "layers", MappingProxyType(layers))
         for name, p in self.shares.items():
-            if p is None and name in ("p", "p_negative"):
+            if (name == "p" and self.p in (None, "auto")) or (name == "p_negative" and p is None):
                 continue
             if isinstance(p, tuple):
                 raise ValueError(f"{name} is p or a pair (p, p_negative), got {p!r}.")
@@ -97,7 +97,8 @@ class Pruning:
     def title(self) -> str:
         """The same with its strength: `PLRP-λ, gain 1, p = 0.15`."""
         gain = "" if self.sparsity_gain is None else f", gain {self.sparsity_gain:g}"
-        return f"{self.label}{gain}" + ("" if self.p is None else f", p = {self.p:g}")
+        p = "" if self.p is None else ", p = auto" if self.p == "auto" else f", p = {self.p:g}"
+        return f"{self.label}{gain}{p}"
 
     @property
     def shares(self) -> dict[str, float | None]:
@@ -135,6 +136,7 @@ class Pruning:
     def plan(self, trace: Trace) -> dict[int, Site]:
         """The tensors to prune, by the id of their value: inputs of conv and linear layers with a layer below them."""
         sites: dict[int, Site] = {}
+        assert self.p != "auto"  # `Request.bound` has chosen one
         for op in trace.layers:
             if not op.first:
                 sites.setdefault(id(op.inputs[0]), Site(op.inputs[0], [], self.p, self.p_negative)).readers.append(op)

@@ -92,6 +92,13 @@ class Request:
         target = as_target(self.target, trace.samples is None)
         target.check_batch(trace.batch)
         pruning = self.pruning and self.pruning.for_trace(trace)
+        if pruning is not None and pruning.p == "auto":
+            import plrp
+
+            if trace.batch != 1 or (self.piece is not None and self.piece.start):
+                raise ValueError("p='auto' is chosen for each sample: explain one at a time, or give a p for all.")
+            p = plrp.choosing.p_of_sample(trace, pruning, target=target, composite=composite)
+            pruning = replace(pruning, p=p)
         if pruning is not None and pruning.layers:
             pruning.plan(trace)  # refuses unknown layers
         checked(self.condition, trace, self.only_through)

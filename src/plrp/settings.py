@@ -112,6 +112,11 @@ def proportion(value: str | float) -> float:
     return number
 
 
+def share(value: str | float) -> Any:
+    """A share of mass, or `auto`."""
+    return "auto" if value == "auto" else proportion(value)
+
+
 def gain(value: str | float) -> float:
     """A sparsity gain, greater than 0."""
     if not 0 < (number := _number(value)) < float("inf"):
@@ -222,8 +227,8 @@ def reference_named(*names: str) -> Callable[[Any], Any]:
 class PruningSettings(Settings):
     """The settings of `plrp.Pruning` that commands offer."""
 
-    p: float | None = setting(
-        None, "prune this share of the relevance in every layer, 0 ≤ p < 1", flag="-p", metavar="P", check=proportion
+    p: Any = setting(
+        None, "prune this share of the relevance in every layer, 0 ≤ p < 1", flag="-p", metavar="P", check=share
     )
     redistribution: str = setting(
         "lambda",

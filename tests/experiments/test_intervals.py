@@ -27,6 +27,18 @@ def test_intervals_cover_the_mean_as_often_as_they_say(count) -> None:
     assert (high >= draws.mean(0)).all()
 
 
+@pytest.mark.parametrize(("count", "least", "most"), [(4, 0.82, 0.88), (8, 0.90, 0.93), (25, 0.925, 0.955)])
+def test_few_samples_cover_less(count: int, least: float, most: float) -> None:
+    """The figures of docs/how-to/should-i-believe-this.md: symmetric, skewed, and like agreements."""
+    rng, covered = np.random.default_rng(0), []
+    agreements = lambda size: np.tanh(rng.normal(0.6, 0.5, size=size))  # noqa: E731
+    draws = [(lambda size: rng.normal(size=size), 0.0), (lambda size: rng.exponential(size=size), 1.0)]
+    for draw, true in (*draws, (agreements, agreements(1_000_000).mean())):
+        low, high = bootstrap(draw((count, 2000)))
+        covered.append(((low <= true) & (true <= high)).mean())
+    assert least - 0.012 <= min(covered) <= max(covered) <= most + 0.012
+
+
 def test_what_rounding_leaves_of_zero_has_no_sign() -> None:
     """Few samples differ at all, so that some resamples hold none of them: that end is zero, not 1e-19."""
     values = np.zeros(200)

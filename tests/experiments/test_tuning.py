@@ -17,7 +17,7 @@ import plrp
 from plrp import metrics
 from plrp.cli import main
 from plrp.experiments import Candidate, Tuned
-from plrp.experiments.tuning import Tuning
+from plrp.experiments.tuning import Tuning, named_inputs
 from plrp.genomics.sequences import write_fasta
 
 EPSILON, FLAT = Candidate("epsilon"), Candidate("epsilon-plus-flat")
@@ -130,6 +130,32 @@ def test_a_reference_is_no_judge_of_its_own_map() -> None:
     np.testing.assert_allclose(result.difference(1, 0), result.agreement[:, 1, 1] - result.agreement[:, 0, 1])
 
 
+def test_references_that_print_alike_are_told_apart() -> None:
+    """torch prints the corners of a large tensor alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1600, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    x, zeros = torch.randn(8, 1, 40, 40), torch.zeros(1, 1, 40, 40)
+    other = zeros.clone()
+    other[..., 10:30, 10:30] = 1
+    assert str(zeros) == str(other)
+    both = [Candidate("rescale", reference=one) for one in (zeros, other)]
+    result = plrp.tune(model, x, both, show_progress=False)
+    for n, one in enumerate((zeros, other)):
+        expected = [float(metrics.gini(plrp.explain(model, x[[k]], reference=one).relevance)) for k in range(8)]
+        np.testing.assert_allclose(result.gini[:, n], expected, atol=1e-6)
+    assert both[0].name != both[1].name
+
+
+def test_a_run_with_other_rows_is_not_resumed(tmp_path: Path) -> None:
+    """The rows of a table's replacements decide the answers."""
+    torch.manual_seed(0)
+    model, rows = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), torch.randn(10, 6)
+    how: dict[str, Any] = {"candidates": [Candidate("epsilon")], "show_progress": False, "out": tmp_path}
+    plrp.tune(model, rows, **how)
+    with pytest.raises(ValueError, match="holds results of another run"):
+        plrp.tune(model, rows, rows=torch.randn(5, 6), **how)
+
+
 def test_candidates_that_the_model_refuses_are_named() -> None:
     said: list[str] = []
     layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(200, 2)]
@@ -162,6 +188,46 @@ def test_a_stored_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
     again = tuned(out=tmp_path)
     np.testing.assert_array_equal(again.agreement, result.agreement)
     assert [path.name for path in tmp_path.glob("flips*")] == ["flips-1-0"]
+
+
+def test_the_cost_is_said_beforehand_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    asked: list[int] = []
+    output = metrics.Questions.output
+
+    def counting(self: metrics.Questions, inputs: Tensor) -> Any:
+        asked.append(len(inputs))
+        return output(self, inputs)
+
+    monkeypatch.setattr(metrics.Questions, "output", counting)
+    candidates = [Candidate("epsilon", plrp.Pruning(p)) for p in (0.1, 0.2, 0.3, 0.4, 0.5)] + TWO
+    result = tuned(candidates=candidates, say=said.append)
+    assert "9 samples: for each at most 242 forward passes" in said[0]
+    assert 0 in result.finalists, "the default's gain, to compare with"
+    assert sum(asked) <= 9 * (128 + (len(result.finalists) - 1) * 28 + 2) <= 9 * 242
+
+
+def test_gains_have_intervals(result: Tuned) -> None:
+    row, gains = result.table()[1], result.gains[result.reporting]
+    assert row["gain"] == pytest.approx(gains[:, result.finalists.index(1)].mean())
+    apart = gains[:, result.finalists.index(1)] - gains[:, result.finalists.index(0)]
+    assert row["gain_difference"] == pytest.approx(apart.mean())
+    assert row["gain_difference_low"] <= row["gain_difference"] <= row["gain_difference_high"]
+    assert len(result.figure().axes[1].containers) == len(result.finalists)
+
+
+def test_p_may_be_chosen_for_each_sample() -> None:
+    """Candidates by choose_p, beside fixed p."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 3)
+    model, auto = nn.Sequential(*layers).eval(), Candidate("epsilon", plrp.Pruning("auto"))
+    result = plrp.tune(model, pictures(8), [EPSILON, auto], show_progress=False)
+    assert auto.name == "epsilon, PLRP-λ, p = auto"
+    for sample in (0, 5):
+        x = pictures(8)[[sample]]
+        p = float(plrp.choose_p(plrp.trace(model, x), composite="epsilon"))
+        alone = plrp.explain(model, x, composite="epsilon", pruning=plrp.Pruning(p))
+        assert result.gini[sample, 1] == pytest.approx(float(metrics.gini(alone.relevance)), abs=1e-6)
 
 
 def test_tables_are_replaced_by_their_own_rows() -> None:
@@ -235,7 +301,7 @@ def test_photographs_are_tuned_and_explained_by_the_result(folder: Path, capsys:
     assert main(["tune", "photos", "--model", "net.py:photographs"]) == 0
     said = capsys.readouterr()
     assert "Chosen: " in said.out
-    assert "8 samples: for each at most 128 forward passes" in said.err
+    assert "8 samples: for each at most 242 forward passes" in said.err
     assert (folder / "tuned" / "tuned.png").read_bytes().startswith(b"\x89PNG")
     assert len((folder / "tuned" / "candidates.csv").read_text().splitlines()) == 13
     (folder / "own.toml").write_text('composite = "epsilon-gamma"\np = 0.3\nredistribution = "M-sign"\n')
@@ -247,10 +313,43 @@ def test_photographs_are_tuned_and_explained_by_the_result(folder: Path, capsys:
         assert main([*words, "x.png", *options]) == 0
         assert variant in capsys.readouterr().out
     assert main([*words, "y.png", "--settings", "tuned/tuned.toml"]) == 0
+    (folder / "own.toml").write_text('p = "auto"\n')
+    assert main([*words, "a.png", "--settings", "own.toml"]) == 0
+    assert "PLRP-λ, p = 0" in capsys.readouterr().out
+    (folder / "own.toml").write_text("p = 3\n")
+    with pytest.raises(SystemExit):
+        main([*words, "z.png", "--settings", "own.toml"])
+    assert "0 ≤ p < 1, not 3" in capsys.readouterr().err
     (folder / "own.toml").write_text("colour = 3\n")
     with pytest.raises(SystemExit):
         main([*words, "z.png", "--settings", "own.toml"])
     assert "this command has no setting 'colour'" in capsys.readouterr().err
+
+
+def test_texts_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text in each line; special tokens are no parts, and the mask token is the reference."""
+    small_models = pytest.importorskip("small_models")
+    monkeypatch.chdir(tmp_path)
+    tokenizer = small_models.word_tokenizer()
+    for place, write in (("bert", small_models.built("bert", len(tokenizer))), ("bert", tokenizer)):
+        write.save_pretrained(tmp_path / place)
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(small_models.WORDS, 5 + n % 3)) for n in range(8)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    model, inputs = named_inputs("bert", None, "texts.txt")
+    candidates = [Candidate("attnlrp"), Candidate("rescale", reference="mask")]
+    result = plrp.tune(model, inputs, candidates, show_progress=False)
+    assert result.independent.tolist() == [[True, True], [False, True]]
+    for sample in (0, 3):
+        verdict = plrp.text.explain(model, tokenizer, texts[sample]).test()
+        own, drops = verdict.relevance[0].expand(2, -1), verdict.drops[0]
+        expected = (metrics.spearman(own, drops) + metrics.pearson(own, drops)) / 2
+        np.testing.assert_allclose(result.agreement[sample, 0], expected, atol=1e-5)
+    result.save("tuned.toml")
+    assert main(["text", texts[0], "--model", "bert", "--settings", "tuned.toml", "-q"]) == 0
+    (tmp_path / "texts.txt").write_text("\n".join(texts[:7]) + "\n\n")
+    assert main(["tune", "texts.txt", "--model", "bert"]) == 2
+    assert "there are 7" in capsys.readouterr().err
 
 
 def test_sequences_of_different_lengths_are_tuned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

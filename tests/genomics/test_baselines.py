@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import plrp
@@ -168,10 +169,28 @@ def test_the_comparison_correlates_with_ism() -> None:
     assert found.letters == LETTERS
 
 
+def test_floor_and_ceiling_by_hand() -> None:
+    model = network()
+    found, mutations = compare_methods(model, LETTERS), ism(model, LETTERS)
+    for k, letters in enumerate(LETTERS):
+        truth, own = found.per_base["ISM"][k], found.per_base["LRP"][k]
+        shifted = [stats.spearmanr(np.roll(own, step), truth).statistic for step in range(1, len(letters))]
+        assert found.floor("LRP")[k] == pytest.approx(np.quantile(shifted, 0.95), abs=1e-6)
+        drops = [
+            [mutations.change[k][("ACGT".index(c) + j) % 4, n] for n, c in enumerate(letters) if c != "N"]
+            for j in (1, 2, 3)
+        ]
+        c = np.mean([stats.spearmanr(drops[a], drops[b]).statistic for a, b in ((0, 1), (0, 2), (1, 2))])
+        expected = np.sqrt(3 * c / (1 + 2 * c)) if c > 0 else 0.0
+        assert found.ceiling[k] == pytest.approx(expected, abs=1e-6)
+    assert "its floor" in repr(found)
+    assert "can be expected at most" in repr(found)
+
+
 def test_ties_share_their_rank() -> None:
     rows = np.array([[3, 1, 3, 0], [1, 1, 1, 1], [1, np.nan, 2, 3]], np.float32)
     truth = np.tile(np.array([5, 2, 1, 1], np.float32), (3, 1))
-    found = Comparison([], {"ISM": truth, "mine": rows}, {}).correlation("mine", ranks=True)
+    found = Comparison([], {"ISM": truth, "mine": rows}, {}, np.ones(3)).correlation("mine", ranks=True)
     assert found[0] == pytest.approx(np.corrcoef([4, 3, 1.5, 1.5], [3.5, 2, 3.5, 1])[0, 1])
     assert np.isnan(found[1:]).all()
 

@@ -36,6 +36,7 @@ UPWARD |= {
     ("explanation.py", "Explanation.page"),
     ("explanation.py", "Explanation.test"),
     ("explanation.py", "Explanation._repr_mimebundle_"),
+    ("request.py", "Request.bound"),
     ("text/text_explanation.py", "_Coloured.save"),
 }
 UPWARD |= {("explanation.py", "Explanation.circuit"), ("circuits.py", "Circuit.plot")}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plrp.errors import NotWritable, UsageError
 from plrp.files import PICTURES
-from plrp.settings import Option, PruningSettings, Settings, SettingsType, count, default_of, options, proportion
+from plrp.settings import Option, PruningSettings, Settings, SettingsType, count, default_of, options, proportion, share
 from plrp.spelling import printable
 
 if TYPE_CHECKING:
@@ -108,10 +108,13 @@ class SettingsFile(argparse.Action):
             entries = read_toml(Path(file).read_text("utf-8"))
         except (OSError, ValueError) as error:
             parser.error(f"--settings {file} cannot be read: {getattr(error, 'strerror', None) or error}")
+        actions = {action.dest: action for action in parser._actions}
         for name, value in entries.items():
-            if not hasattr(namespace, name):
+            if name not in actions:
                 parser.error(f"--settings {file}: this command has no setting '{name}'")
             if getattr(namespace, name) == parser.get_default(name):
+                value = parser._get_value(actions[name], str(value))
+                parser._check_value(actions[name], value)
                 setattr(namespace, name, value)
 
 
@@ -121,13 +124,15 @@ def add_pruning(
     default: float | None,
     offered: Sequence[str] = ("redistribution", "unit", "sparsity_gain"),
     flag: str = "--method",
+    auto: bool = True,
 ) -> None:
     """-p, and the other options of a pruning that are offered. `flag` is the option for the redistribution.
 
-    `default` is the p without -p and --sparsity-gain; None is plain LRP.
+    `default` is the p without -p and --sparsity-gain; None is plain LRP. `auto`: whether -p may be `auto`.
     """
     text = f"{options(PruningSettings)['p'].help} (default: {default or 'nothing, which is plain LRP'})"
-    group.add_argument("-p", type=proportion, metavar="P", help=text)
+    text += "; auto takes for each input the largest p whose circuit keeps 0.9 of the probability" * auto
+    group.add_argument("-p", type=share if auto else proportion, metavar="P", help=text)
     group.add_argument("--settings", action=SettingsFile, metavar="FILE", help="the settings that plrp tune chose")
     group.set_defaults(default_p=default)
     for name in offered:

@@ -86,7 +86,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_options(parser, {"--out DIR": ("folder or URL (default: ./exemplars)", location, Path("exemplars"))})
     how = parser.add_argument_group("explanation")
-    add_pruning(how, default=None, offered=())
+    add_pruning(how, default=None, offered=(), auto=False)
     add_settings(how, PhotographSettings, "composite")
     add_options(parser.add_argument_group("subspaces"), SUBSPACES)
     add_options(parser.add_argument_group("pictures"), PICTURE)

@@ -352,9 +352,9 @@ class PhotographQueue:
         """The variant whose layers are drawn, or that a page starts with: --method, with the p nearest to -p."""
         from plrp.pruning import DEFAULT_P
 
-        p = DEFAULT_P if self.arguments.p is None else self.arguments.p
+        p = self.arguments.p if isinstance(self.arguments.p, float) else DEFAULT_P
         distance = {
-            name: abs((0.0 if pruning.p is None else pruning.p) - p)
+            name: abs(float(pruning.p or 0.0) - p)
             for name, pruning in explanation.prunings.items()
             if pruning is not None and pruning.redistribution == self.arguments.redistribution
         }

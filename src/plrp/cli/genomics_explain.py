@@ -75,7 +75,7 @@ def add_model(
     )
     add_settings(parser, FileSettings, "weights")
     add_settings(parser, kind, "target", "composite", "reference")
-    add_pruning(parser, default=p, flag="--redistribution")
+    add_pruning(parser, default=p, flag="--redistribution", auto=kind is ReferenceSettings)
 
 
 def add_sequences(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ EPILOG = """\
 examples:
   plrp tune photos/ --model resnet50 --out tuned
   plrp tune seqs.fa --model cnn.pt --keep 0.02 --workers 2
+  plrp tune reviews.txt --model my-bert/
   plrp explain cat.jpg --settings tuned/tuned.toml
 
 Of every sample the network is asked part by part: parts are replaced in two ways, and the fall of the score is compared
@@ -43,10 +44,11 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "tune",
         help="choose the settings that explain your model best",
-        description="Compares a dozen settings by asking your network about your photographs or sequences.",
+        description="Compares a dozen settings by asking your network about your photographs, sequences or texts.",
         epilog=EPILOG,
     )
-    parser.add_argument("data", metavar="FOLDER|FASTA", help="a folder of photographs, or a FASTA file; 8 or more")
+    data_help = "a folder of photographs, a FASTA file, or a file of texts for a language model, a text a line"
+    parser.add_argument("data", metavar="FOLDER|FASTA|TEXTS", help=data_help)
     add_options(parser, NETWORK | OPTIONS)
     add_options(parser.add_argument_group("work"), WORK)
     add_cluster(parser)
@@ -57,9 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, choose, and write the settings."""
     data, out, quiet = Path(arguments.data), arguments.out, arguments.quiet
     if not data.exists():
-        raise UsageError(f"{data} does not exist: name a folder of photographs, or a FASTA file.")
-    if data.is_file() and ".py:" not in arguments.model and not Path(arguments.model).is_file():
-        raise UsageError(f"{data} is a file of sequences: name its network, --model cnn.pt or --model net.py:build.")
+        raise UsageError(f"{data} does not exist: name a folder of photographs, a FASTA file, or a file of texts.")
+    if data.is_file() and ".py:" not in arguments.model and not Path(arguments.model).exists():
+        raise UsageError(
+            f"{data} is a file: name its network, --model cnn.pt, --model net.py:build or --model my-bert/."
+        )
     engine = cluster_of(arguments)
     from plrp.experiments.tuning import NamedTuning, tuned_by
     from plrp.files import save_figure, write_csv

@@ -64,7 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     input_help = "input of the model (default: text for a folder or .gguf file of a language model, else photographs)"
     add_options(parser, {"--input {photograph,sequence,text}": input_help})
     how = parser.add_argument_group("explanation", "the settings with which the page starts")
-    add_pruning(how, default=0.05, offered=("redistribution",))
+    add_pruning(how, default=0.05, offered=("redistribution", "unit"))
     add_options(how, EXPLANATION)
     add_options(parser.add_argument_group("address"), ADDRESS)
     parser.set_defaults(compare=None, target=None, against=None, colours="red-blue", quiet=False, beside=())
@@ -73,9 +73,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until Ctrl-C."""
-    model = Path(arguments.model)
-    language = model.suffix.lower() == ".gguf" or (model / "config.json").is_file()  # as `plrp text` takes it
-    kind = arguments.input or ("text" if language else "photograph")
+    from plrp.text.text_models import is_language_model
+
+    kind = arguments.input or ("text" if is_language_model(arguments.model) else "photograph")
     if arguments.reference is not None:
         read_reference(arguments.reference, REFERENCES[kind])
     usual = COMPOSITES[kind] if arguments.reference is None else "rescale"

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +26,16 @@ from plrp.composites import resolve
 from plrp.concepts.numbered_inputs import NumberedInputs, numbered
 from plrp.concepts.search import LAYOUT, run_search, whole_arrays
 from plrp.files import new_figure, new_file
+from plrp.genomics.network import load_model
+from plrp.genomics.sequences import encode, read_fasta
 from plrp.metrics.feature_rows import pearson, spearman
-from plrp.metrics.questions import Kind, Questions, kind_of, relevance_of_parts
+from plrp.metrics.questions import SPARE, Kind, Questions, affordable, kind_of, points_of, relevance_of_parts
 from plrp.metrics.sparsity import gini
 from plrp.metrics.verdicts import reference_kind
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
 from plrp.pruning import Pruning
-from plrp.references import Reference
+from plrp.references import References
 from plrp.runs.ray import sent
 from plrp.runs.run import Run, differs_here, text_digest
 from plrp.runs.work import Execution, Tick, Work
@@ -43,6 +45,10 @@ from plrp.tape.refusals import device_of
 from plrp.tape.trace import Trace
 from plrp.tape.verification import trace
 from plrp.targets import as_target
+from plrp.text.text_attribution import trace as trace_text
+from plrp.text.text_explanation import text_questions
+from plrp.text.text_models import is_language_model
+from plrp.text.text_models import load as load_text
 
 from .intervals import bootstrap
 
@@ -52,7 +58,7 @@ if TYPE_CHECKING:
 FEWEST = 8
 """Samples; each half needs four for an interval."""
 BEST = 3
-"""Candidates whose flipping curves are measured."""
+"""Candidates whose flipping curves are measured, besides the chosen one and the default."""
 SHARES = (0.0, 0.05, 0.15, 0.3)
 Values = npt.NDArray[np.float64]
 
@@ -68,17 +74,19 @@ class Candidate:
     @property
     def name(self) -> str:
         """The settings in a few words."""
-        against = "" if self.reference is None else f" against {self.reference}"
+        against = "" if self.reference is None else f" against {self.plain[2]}"
         return f"{self.composite}{against}, {'LRP' if self.pruning is None else self.pruning.title}"
 
-    @property
+    @cached_property
     def plain(self) -> tuple[str, dict[str, Any] | None, str | None]:
-        """The settings as plain data."""
-        pruning = None if self.pruning is None else self.pruning.to_dict()
-        return str(self.composite), pruning, None if self.reference is None else str(self.reference)
+        """The settings as plain data; a tensor by its digest, since large ones are printed in part."""
+        pruning, reference = None if self.pruning is None else self.pruning.to_dict(), self.reference
+        if isinstance(reference, Tensor):
+            reference = f"a tensor ({text_digest(str(reference.tolist()))[:8]})"
+        return str(self.composite), pruning, None if reference is None else str(reference)
 
 
-def usual_candidates(kind: Kind, composite: str, mask: Reference | None) -> list[Candidate]:
+def usual_candidates(kind: Kind, composite: str, mask: Any) -> list[Candidate]:
     """A dozen candidates; the first is the default. `composite`: the one that `"auto"` means for the model."""
     blur = "blur:8" if kind == "image" else "blur:4"
     usual: dict[str, list[tuple[str, Any]]] = {
@@ -110,28 +118,28 @@ class Tuning:
         candidates: Sequence[Candidate] | None = None,
         target: Any = None,
         budget: int = 128,
-        data: Tensor | None = None,
-        mask: Reference | None = None,
+        rows: Tensor | None = None,
+        mask: Any = None,
         part_size: int = 4,
         seed: int = 0,
         finalists: Sequence[int] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         if len(inputs) < FEWEST:
-            raise ValueError(
-                f"tune needs {FEWEST} samples or more, half of them to choose and half to report: there are "
-                f"{len(inputs)}."
-            )
+            halves = f"tune needs {FEWEST} samples or more, half of them to choose and half to report"
+            raise ValueError(f"{halves}: there are {len(inputs)}.")
         self.model, self.inputs, self.device = model, inputs, device_of(model)
-        self.target, self.budget, self.data, self.mask, self.seed = as_target(target), budget, data, mask, seed
+        self.target, self.budget, self.rows, self.mask, self.seed = as_target(target), budget, rows, mask, seed
         self.part_size, self.finalists = part_size, None if finalists is None else list(finalists)
         x = inputs.batch([0]).to(self.device)
-        first, self.kind = trace(model, x), kind_of(x)
+        first, self.kind = self._traced(x, 0), kind_of(x)
         automatic = resolve("auto", [x], first).name
+        if isinstance(inputs, Texts) and inputs.tokenizer.mask_token is not None:
+            mask = "mask"
         tried = usual_candidates(self.kind, automatic, mask) if candidates is None else list(candidates)
         self.candidates, self.refused = self._usable(tried, x)
-        questions = self._questions(x, 0, first)
-        self.passes, self.replacements = questions.passes, questions.names
+        self.replacements = self._questions(x, 0, first).names
+        masked = None if self.mask is None else References.given(self.mask, x, equal=True).each[0][0]
         stage = {"command": "tune"} if finalists is None else {"command": "tune, flipping", "finalists": self.finalists}
         settings = {
             **stage,
@@ -144,6 +152,7 @@ class Tuning:
             "budget": budget,
             "seed": seed,
             "part_size": part_size,
+            "replaced": text_digest(str([None if one is None else one.tolist() for one in (rows, masked)])),
             **(about or {}),
         }
         self.key = text_digest(json.dumps(settings, sort_keys=True))
@@ -163,6 +172,12 @@ class Tuning:
             raise ValueError(f"No candidate can explain this model: {next(iter(refused.values()), 'there are none')}")
         return usable, refused
 
+    @property
+    def passes(self) -> int:
+        """Forward passes, at most, that ask the network about a sample: for all candidates, and for each finalist."""
+        flips = 4 * len(points_of(affordable(self.kind, self.budget)))
+        return self.budget + SPARE + (min(BEST + 2, len(self.candidates)) - 1) * flips
+
     def part(self, index: int) -> range:
         """The inputs of a part."""
         return range(index * self.part_size, min((index + 1) * self.part_size, len(self.inputs)))
@@ -171,7 +186,10 @@ class Tuning:
         """Measure the inputs of a part, and store the numbers."""
         rows = []
         for number in self.part(index):
-            rows.append(self.measure(number))
+            try:
+                rows.append(self.measure(number))
+            except ValueError as error:
+                raise ValueError(f"{self.inputs.names[number]}: {error}") from None
             tick(str(index), 1)
         content = io.BytesIO()
         columns: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -203,31 +221,62 @@ class Tuning:
 
     def _maps(self, candidates: Sequence[Candidate], x: Tensor, number: int) -> tuple[list[Tensor], Trace]:
         """The candidates' relevance of a sample, and its trace; candidates that differ in p alone are swept."""
-        traces: dict[Any, Trace] = {None: trace(self.model, x)}
-        target, maps = self.target.of(slice(number, number + 1)), dict[int, Tensor]()
-        for rules in dict.fromkeys((str(one.composite), str(one.reference)) for one in candidates):
-            alike = [n for n, one in enumerate(candidates) if (str(one.composite), str(one.reference)) == rules]
+        traces: dict[Any, Trace] = {None: self._traced(x, number)}
+        target, maps = self._target(number), dict[int, Tensor]()
+        for rules in dict.fromkeys(one.plain[::2] for one in candidates):
+            alike, key = [n for n, one in enumerate(candidates) if one.plain[::2] == rules], rules[1]
             composite, reference = candidates[alike[0]].composite, candidates[alike[0]].reference
-            key = None if reference is None else str(reference)
             if key not in traces:
-                traces[key] = trace(self.model, x, reference=reference)
+                traces[key] = self._traced(x, number, reference)
             swept = traces[key].sweep([candidates[n].pruning for n in alike], target=target, composite=composite)
             maps |= {n: explanation.relevance for n, explanation in zip(alike, swept, strict=True)}
         return [maps[n] for n in range(len(candidates))], traces[None]
 
+    def _traced(self, x: Tensor, number: int, reference: Any = None) -> Trace:
+        if isinstance(self.inputs, Texts):
+            return self.inputs.traced(number, reference).trace
+        return trace(self.model, x, reference=reference)
+
+    def _target(self, number: int) -> Any:
+        if isinstance(self.inputs, Texts):
+            traced, given = self.inputs.traced(number), self.target.given
+            return traced.score_of(int(traced.scores.argmax()) if given is None else given)
+        return self.target.of(slice(number, number + 1))
+
     def _questions(self, x: Tensor, number: int, traced: Trace) -> Questions:
-        model = self.model if traced.head is None else Headless(self.model, traced)
-        target = self.target.of(slice(number, number + 1))
-        how = {"target": target, "outputs": traced.output, "passed": 2 * (traced.head is not None)}
-        return Questions(model, x, budget=self.budget, data=self.data, mask=self.mask, seed=self.seed, **how)
+        model: Any = traced.now._recorder.model
+        how = {"target": self._target(number), "outputs": traced.output, "passed": 2 * (traced.head is not None)}
+        how |= {"budget": self.budget, "data": self.rows, "mask": self.mask, "seed": self.seed}
+        if isinstance(self.inputs, Texts):
+            how |= text_questions(self.inputs.traced(number), self.budget)
+        return Questions(model if traced.head is None else Headless(model, traced), x, **how)
 
     def work(self, working_dir: str | None = None) -> Work:
         """The measurement as a message to other processes, if it can be sent."""
         raise TypeError("A module cannot be sent to other processes: use `plrp tune`, which names model and data.")
 
 
+class Texts(NumberedInputs):
+    """Texts, as a language model's tokens; each is read when it is asked for."""
+
+    def __init__(self, texts: Sequence[str], model: nn.Module, tokenizer: Any) -> None:
+        super().__init__(texts)
+        self.names, self.tokenizer = [text[:40] for text in texts], tokenizer
+        self.traced = lru_cache(2)(
+            lambda number, reference=None: trace_text(model, tokenizer, texts[number], reference)
+        )
+
+    def batch(self, numbers: Sequence[int]) -> Tensor:
+        """The token ids of one text, (1, tokens)."""
+        return self.traced(numbers[0]).trace.now.inputs[0].data
+
+    def digest(self) -> str:
+        """A hash of all texts."""
+        return text_digest("\0".join(self.data))
+
+
 class NamedTuning(Tuning):
-    """The same by names, for workers and the command line: of a model, and of a folder of photographs or a FASTA."""
+    """The same by names, for workers and the command line: of a model, and of photographs, a FASTA file or texts."""
 
     def __init__(
         self,
@@ -262,13 +311,14 @@ class NamedTuning(Tuning):
 
 
 def named_inputs(model: str, weights: str | None, data: str) -> tuple[nn.Module, NumberedInputs]:
-    """A model and its inputs: the photographs of a folder, or the sequences of a FASTA file."""
+    """A model and its inputs: photographs of a folder, sequences of a FASTA file, or a text in each line of a file."""
     if Path(data).is_dir():
         loaded = load(model, weights=weights, quiet=True)
         return loaded.module, numbered(data, loaded)
-    from plrp.genomics.network import load_model
-    from plrp.genomics.sequences import encode, read_fasta
-
+    if is_language_model(model):
+        language, tokenizer = load_text(model)
+        lines = map(str.strip, Path(data).read_text("utf-8").splitlines())
+        return language, Texts([*filter(None, lines)], language, tokenizer)
     sequences = read_fasta(data)
     inputs = NumberedInputs([torch.from_numpy(encode([letters]))[0] for letters in sequences.letters])
     inputs.names = list(sequences.names)
@@ -341,20 +391,20 @@ class Tuned:
         return self.settings.keys()
 
     def table(self) -> list[dict[str, Any]]:
-        """A record per candidate, measured on the reporting half: its agreement, and the difference to the first
-        candidate, the default, with 95% intervals; Gini index; flipping gain of the finalists.
+        """A record per candidate, measured on the reporting half, with 95% intervals: its agreement and flipping gain,
+        and their differences to the first candidate, the default; Gini index. Gains are NaN but for the finalists.
         """
         half, rows = self.reporting, []
+        gains = np.full(self.gini.shape, np.nan)
+        gains[:, self.finalists] = np.nan if self.gains is None else self.gains
         for n, candidate in enumerate(self.candidates):
-            columns = np.stack([self._of(n)[half], self.difference(n, 0)[half]], 1)
+            columns = np.stack([self._of(n), self.difference(n, 0), gains[:, n], gains[:, n] - gains[:, 0]], 1)[half]
             low, high = bootstrap(columns)
-            known = self.gains is not None and n in self.finalists
-            gain = self.gains[half, self.finalists.index(n)].mean() if known else None  # type: ignore[index]
             row = {"candidate": candidate.name, "chosen": n == self.chosen, "gini": float(self.gini[half, n].mean())}
-            for k, name in enumerate(("agreement", "difference")):
+            for k, name in enumerate(("agreement", "difference", "gain", "gain_difference")):
                 numbers = (columns[:, k].mean(), low[k], high[k])
                 row |= dict(zip((name, f"{name}_low", f"{name}_high"), map(float, numbers), strict=True))
-            rows.append({**row, "gain": None if gain is None else float(gain)})
+            rows.append(row)
         return rows
 
     def __repr__(self) -> str:
@@ -365,7 +415,7 @@ class Tuned:
                 _interval(row, "agreement"),
                 _interval(row, "difference") if number else "",
                 f"{row['gini']:.2f}",
-                "" if row["gain"] is None else f"{row['gain']:.3g}",
+                "" if np.isnan(row["gain"]) else _interval(row, "gain", ".3g"),
             )
             for number, row in enumerate(rows)
         ]
@@ -377,7 +427,8 @@ class Tuned:
         )
         last = (
             f"Chosen: {row['candidate']}, the sparsest that loses less than {self.keep:g} to the best ({best}). On the "
-            f"samples that report, agreement differs from the default's by {_interval(row, 'difference')}."
+            f"samples that report, agreement differs from the default's by {_interval(row, 'difference')}, the "
+            f"flipping gain by {_interval(row, 'gain_difference', '+.3g')}."
         )
         left = [f"Left out: {name}: {why}" for name, why in self.refused.items()]
         return "\n".join([head, table, last, *left])
@@ -385,7 +436,8 @@ class Tuned:
     def save(self, path: str | Path) -> None:
         """Write the settings as TOML, for `--settings` of the command line."""
         composite, pruning, reference = self.candidates[self.chosen].plain
-        shown = {"p": 0.0, **{k: v for k, v in (pruning or {}).items() if k in STORED}}
+        usual = Pruning().to_dict()
+        shown = {"p": 0.0, **{k: v for k, v in (pruning or {}).items() if k == "p" or (k in STORED and v != usual[k])}}
         entries = {"composite": composite, "reference": reference, **shown}
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in entries.items() if value is not None]
         with new_file(path) as part:
@@ -398,12 +450,11 @@ class Tuned:
         left, right = figure.subplots(1, 2)
         for number, row in enumerate(rows):
             colour = "#d42a20" if row["chosen"] else "#1f63b0"
-            error = [[row["agreement"] - row["agreement_low"]], [row["agreement_high"] - row["agreement"]]]
-            left.errorbar(row["gini"], row["agreement"], error, fmt="o", ms=5, color=colour, elinewidth=0.8)
-            left.annotate(str(number + 1), (row["gini"], row["agreement"]), xytext=(4, 4), textcoords="offset points")
-            if row["gain"] is not None:
-                right.plot(row["gini"], row["gain"], "o", color=colour)
-                right.annotate(str(number + 1), (row["gini"], row["gain"]), xytext=(4, 4), textcoords="offset points")
+            for axes, name in ((left, "agreement"), (right, "gain")):
+                if not np.isnan(row[name]):
+                    error = [[row[name] - row[f"{name}_low"]], [row[f"{name}_high"] - row[name]]]
+                    axes.errorbar(row["gini"], row[name], error, fmt="o", ms=5, color=colour, elinewidth=0.8)
+                    axes.annotate(str(number + 1), (row["gini"], row[name]), xytext=(4, 4), textcoords="offset points")
         for axes, label in ((left, "agreement with the network"), (right, "flipping gain of the best, in the score")):
             axes.set(xlabel="sparsity (Gini index)", ylabel=label)
         names = [f"{number + 1} {row['candidate']}" for number, row in enumerate(rows)]
@@ -415,9 +466,9 @@ STORED = ("p", "redistribution", "unit", "sparsity_gain")
 """Entries of a pruning that the command line has options for."""
 
 
-def _interval(row: Mapping[str, Any], name: str) -> str:
+def _interval(row: Mapping[str, Any], name: str, form: str | None = None) -> str:
     """A mean with its interval: +.02 [−.01, +.05]; agreement has no sign where it is positive."""
-    form = "+.2f" if name == "difference" else ".2f"
+    form = form or ("+.2f" if name == "difference" else ".2f")
     mean, low, high = (format(row[f"{name}{end}"], form).replace("-", "−") for end in ("", "_low", "_high"))
     return f"{mean} [{low}, {high}]"
 
@@ -442,11 +493,11 @@ def tune(
     - `keep`: the agreement that a sparser candidate may lose to the best, with 95% confidence;
     - `target`: as in `plrp.explain`; `out`: a folder in which the work is stored, so that the same call resumes it;
     - `options`: those of `Tuning`: `budget` (forward passes per sample, 128), `mask` for texts, `seed`, `part_size`.
-      Of tables the mean and a drawn sample of the data are the replacements, unless `data=` names other rows.
+      Of tables the mean and a drawn sample of the data are the replacements, unless `rows` are others (rows, features).
     """
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
-    if options.get("data") is None and isinstance(data, Tensor) and data.dim() == 2 and data.is_floating_point():
-        options["data"] = data
+    if options.get("rows") is None and isinstance(data, Tensor) and data.dim() == 2 and data.is_floating_point():
+        options["rows"] = data
     with ExitStack() as scope:
         place = str(scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
 
@@ -461,28 +512,23 @@ def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep
     if not 0 <= keep < 1:
         raise ValueError(f"keep={keep!r}: the agreement that may be lost, from 0 to below 1.")
     tuning = make(place)
-    count, kinds = len(tuning.candidates), len({one.plain[::2] for one in tuning.candidates})
-    execution.say(
-        f"{len(tuning.inputs)} samples: for each at most {tuning.passes} forward passes that ask the network, {kinds} "
-        f"recorded ones, and {count} explanations"
-    )
+    count, asks = len(tuning.candidates), f"at most {tuning.passes} forward passes that ask the network"
+    execution.say(f"{len(tuning.inputs)} samples: for each {asks}, and {count} explanations, of the best once more")
     for name, why in tuning.refused.items():
         execution.say(f"left out: {name}: {why}")
     arrays = run_search(tuning, execution, lambda run, settings: whole_arrays(run))
     if np.isnan(arrays["ceiling"]).all():
         raise ValueError("No sample's score changes whichever part is replaced: the model ignores this input.")
     names = tuning.replacements
-    own = [None if one.reference is None else reference_kind(str(one.reference)) for one in tuning.candidates]
+    own = [None if one.reference is None else reference_kind(str(one.plain[2])) for one in tuning.candidates]
     independent = np.array([[reference_kind(name) != kind for name in names] for kind in own])
     independent[~independent.any(1)] = True
     order = np.random.default_rng(tuning.seed).permutation(len(tuning.inputs))
-    choosing, reporting = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
-    numbers = {name: arrays[name] for name in ("agreement", "gini", "ceiling")}
-    halves = {"choosing": choosing, "reporting": reporting}
+    choosing, reporting = (np.sort(half) for half in np.split(order, [len(order) // 2]))
     about: dict[str, Any] = {"keep": keep, "names": names, "refused": tuning.refused, "independent": independent}
-    tuned = Tuned(tuple(tuning.candidates), **{**numbers, **halves, **about})
+    tuned = Tuned(tuple(tuning.candidates), **arrays, choosing=choosing, reporting=reporting, **about)
     ranked = sorted(range(count), key=lambda n: -tuned._of(n)[tuned.choosing].mean())
-    finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen]))
+    finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen, 0]))  # 0 is the default, to compare with
     second = make(f"{place.rstrip('/')}/flips-{'-'.join(map(str, finalists))}", finalists=finalists)
     gains = run_search(second, execution, lambda run, settings: whole_arrays(run))["gains"]
     return replace(tuned, finalists=finalists, gains=gains)

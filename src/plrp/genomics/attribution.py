@@ -165,6 +165,8 @@ class _BatchExplainer:
     def batches(self, show_progress: bool | None) -> Iterator[Attribution]:
         """All sequences; a batch that does not fit into memory is halved."""
         begin, size = 0, self.settings.batch_size or batch_size_for(self.onehot.shape[-1])
+        if self.settings.pruning is not None and self.settings.pruning.p == "auto":
+            size = 1
         with progress("explaining", len(self.onehot), show_progress) as step:
             while begin < len(self.onehot):
                 left = len(self.onehot) - begin
@@ -305,7 +307,7 @@ def pruning_title(pruning: Pruning) -> str:
     >>> pruning_title(Pruning(p=0.1)), pruning_title(Pruning(p=None, sparsity_gain=2))
     ('PLRP-λ p=0.1', 'PLRP-λ gain=2')
     """
-    p = "" if pruning.p is None else f" p={pruning.p:g}"
+    p = "" if pruning.p is None else " p=auto" if pruning.p == "auto" else f" p={pruning.p:g}"
     gain = "" if pruning.sparsity_gain is None else f" gain={pruning.sparsity_gain:g}"
     return f"{pruning.label}{p}{gain}"
 

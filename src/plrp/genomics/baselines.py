@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from plrp.metrics.feature_rows import pearson, spearman
+from plrp.metrics.verdicts import LEVEL
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.references import shuffled
@@ -119,6 +120,20 @@ class Mutations:
 
     def __len__(self) -> int:
         return len(self.change)
+
+    def ceiling(self) -> Floats:
+        """The rank correlation with `per_base` that a perfect map can be expected to reach, (sequence,).
+
+        √(3c / (1 + 2c)), where c is the mean rank correlation of the three mutations of a base; 0 where c ≤ 0.
+        """
+        others = (self.onehot.argmax(1)[:, None] + np.arange(1, 4)[:, None]) % 4
+        drops, known = np.take_along_axis(self.change, others, 1), self.onehot.sum(1) == 1
+        each = [
+            torch.tensor(one[:, k].tolist()) if k.any() else torch.zeros(3, 1)
+            for one, k in zip(drops, known, strict=True)
+        ]
+        c = np.array([float(spearman(one, one.roll(1, 0)).mean().nan_to_num()) for one in each]).clip(0)
+        return np.sqrt(3 * c / (1 + 2 * c))
 
     def per_base(self) -> Values:
         """The worth of a base: the score minus its mean over the three other letters there; 0 for N."""
@@ -248,12 +263,14 @@ def attribute_by(
 class Comparison:
     """The relevance that several methods give to the same sequences, for the same score.
 
-    `per_base` by method, (sequence, position), ISM first; `refused`: the reasons of methods that could not be used.
+    `per_base` by method, (sequence, position), ISM first; `refused`: the reasons of methods that could not be used;
+    `ceiling`: see `Mutations.ceiling`.
     """
 
     letters: list[str]
     per_base: dict[str, Values]
     refused: dict[str, str]
+    ceiling: Floats
 
     def correlation(self, method: str, *, ranks: bool = False) -> Floats:
         """Pearson's correlation with ISM over the bases of each sequence, (sequence,); Spearman's with `ranks`.
@@ -266,12 +283,22 @@ class Comparison:
         correlations[usable.numpy()] = (spearman if ranks else pearson)(pair[0][usable], pair[1][usable]).numpy()
         return correlations
 
-    def table(self) -> list[tuple[str, str, str]]:
-        """Method, mean of Pearson's and of Spearman's correlation with ISM."""
+    def floor(self, method: str) -> Floats:
+        """The rank correlation with ISM that 95% of a method's map, shifted along the sequence, stay below.
+
+        (sequence,). Shifted maps are as smooth and as sparse, and know nothing; at most 199 shifts are taken.
+        """
+        ism, own = (torch.tensor(np.nan_to_num(self.per_base[name])) for name in ("ISM", method))
+        steps = np.unique(np.linspace(1, own.shape[1] - 1, 199).astype(int)).tolist()
+        shifted = torch.stack([spearman(own.roll(step, 1), ism) for step in steps])
+        return np.where(np.isnan(self.correlation(method)), np.nan, shifted.quantile(1 - LEVEL, 0).numpy())
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Method, means of Pearson's and of Spearman's correlation with ISM, and of the floor of the latter."""
         rows = []
         for name in list(self.per_base)[1:]:
-            pearson, spearman = (np.nanmean(self.correlation(name, ranks=ranks)) for ranks in (False, True))
-            rows.append((name, f"{pearson:.3f}", f"{spearman:.3f}"))
+            numbers = self.correlation(name), self.correlation(name, ranks=True), self.floor(name)
+            rows.append((name, *(f"{np.nanmean(one):.3f}" for one in numbers)))
         return rows
 
     def plot(
@@ -297,7 +324,10 @@ class Comparison:
         count = len(self.letters)
         title = f"correlation with ISM over the bases, mean over {count} sequence{'s' * (count != 1)}"
         refused = "".join(f"\n{name} is left out: {why}" for name, why in self.refused.items())
-        return f"{title}\n{render_table(('method', 'Pearson', 'Spearman'), self.table())}{refused}"
+        table = render_table(("method", "Pearson", "Spearman", "its floor"), self.table())
+        beside = "floor: 95% of the method's maps, shifted along the sequence, stay below. As far as the three letters "
+        beside += f"of ISM agree with one another, {self.ceiling.mean():.3f} (Spearman) can be expected at most"
+        return f"{title}\n{table}\n{beside}{refused}"
 
 
 def compare_methods(
@@ -347,4 +377,4 @@ def compare_methods(
             refused[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
     letters = decode(onehot) if len(onehot) else []
     assert isinstance(letters, list)
-    return Comparison(letters, per_base, refused)
+    return Comparison(letters, per_base, refused, mutations.ceiling())

@@ -307,13 +307,12 @@ def _answered(
         answers = questions.occlusions()
         verdicts = [flipped(judged(one, answers, questions.seed), questions, flip_floor) for one in maps]
     kinds = [reference_kind(name) for name in questions.names]
-    own = (
-        kinds.index(reference_kind(reference)) if reference is not None and reference_kind(reference) in kinds else None
-    )
+    kind = None if reference is None else reference_kind(reference)
+    own = kinds.index(kind) if kind in kinds else None
     return [replace(verdict, own=own, passes=questions.passed) for verdict in verdicts]
 
 
 def reference_kind(reference: str) -> str:
     """The kind of a reference by its name: `blur` of `blur:8`."""
     kind = reference.partition(":")[0].split(" of ")[0]
-    return {"N": "zeros", "shuffled": "shuffle", "samples": "a drawn sample"}.get(kind, kind)
+    return {"N": "zeros", "shuffled": "shuffle", "mask": "mask token", "samples": "a drawn sample"}.get(kind, kind)

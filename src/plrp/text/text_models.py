@@ -24,6 +24,11 @@ def _needed(package: str, users: str) -> Any:
         raise not_installed(f"{users} need {package}", "text") from None
 
 
+def is_language_model(path: str | Path) -> bool:
+    """Whether a path names a language model that `load` takes: a .gguf file, or a folder with config.json."""
+    return Path(path).suffix.lower() == ".gguf" or (Path(path) / "config.json").is_file()
+
+
 def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) -> tuple[Any, Any]:
     """The model, with real weights on the CPU, and its tokenizer. Nothing is downloaded, and no code of theirs runs.
 

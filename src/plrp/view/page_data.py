@@ -96,7 +96,7 @@ class Grid:
                 raise ValueError(
                     f"A page has a slider for p, and {asked} has no p above 0 to start at: explain with some p > 0."
                 )
-            ps |= {asked.p} if asked.p else set()
+            ps |= {float(asked.p)} if asked.p else set()
             methods = tuple(dict.fromkeys((*METHODS, asked.redistribution)))
         if not ps or not all(0 < p < 1 for p in ps):
             raise ValueError(f"the proportions of a page are shares of mass, 0 < p < 1, not {sorted(ps)}.")

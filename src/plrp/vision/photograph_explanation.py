@@ -168,7 +168,7 @@ class ExplainedPhotograph:
         rows: dict[str, dict[float, Tensor]] = {}
         for name, pruning in self.prunings.items():
             if pruning is not None and pruning.p is not None:
-                rows.setdefault(name.split(", p =")[0], {})[pruning.p] = self.relevance[name]
+                rows.setdefault(name.split(", p =")[0], {})[float(pruning.p)] = self.relevance[name]
         return comparison_figure(self.picture, self.relevance[LRP], rows, **{**self._about, **options})
 
     def layer_figures(
@@ -361,11 +361,14 @@ def _explain_one(photograph: Photograph, model: LoadedModel, settings: Photograp
         references = References.given(settings.reference, aimed.trace.inputs[0].data)
         aimed = aimed._replace(trace=DifferenceTrace(aimed.trace, references).check_supported())
     prunings = (Pruning(),) if settings.prunings is None else settings.prunings
-    variants: dict[str, Pruning | None] = {LRP: None, **{pruning.title: pruning for pruning in prunings}}
+    asked, variants = [None, *prunings], dict[str, Pruning | None]()
     rules = composite_for(settings.composite, model, aimed.trace)
-    explanations = aimed.trace.sweep(list(variants.values()), target=score, composite=rules)
+    explanations = aimed.trace.sweep(asked, target=score, composite=rules)
     relevance, broken, remarks, against = {}, {}, {}, None
-    for name, explanation in zip(variants, explanations, strict=True):
+    for one, explanation in zip(asked, explanations, strict=True):
+        pruning = one and replace(one, p=(explanation.pruning or one).p)
+        name = LRP if pruning is None else pruning.title
+        variants[name] = pruning
         relevance[name], against = explanation.relevance[0].float().cpu(), explanation.reference
         if any(explanation.problems()):
             broken[name] = explanation.balance
