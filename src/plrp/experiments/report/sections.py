@@ -37,7 +37,7 @@ FURTHER = (
     "symmetric_relevance_gain", "score_kept",
 )  # fmt: skip
 SCORE_KEPT = (
-    "Share of the score kept: the sum of the input's relevance over the explained score; biases take the rest. "
+    "Σ R ÷ score: the sum of the input's relevance over the explained score; biases take the rest. "
 )
 """The definition of a metric that `plrp.metrics` does not have."""
 

@@ -385,8 +385,8 @@ class View {
     const { setting } = this.state;
     const number = mapNumber(facts, setting);
     const rows = CURVES.map((curve) => ({ ...curve, value: curve.of(facts.curves, number) })).filter(({ value }) => value !== null);
-    byId("numbers").replaceChildren(...rows.map(({ key, label, value }) =>
-      element("li", { class: key }, element("span", { class: `swatch ${key}` }), element("span", { class: "label" }, label), element("b", {}, percent(value)))));
+    byId("numbers").replaceChildren(...rows.map(({ key, label, note, value }) =>
+      element("li", { class: key, title: note ?? null }, element("span", { class: `swatch ${key}` }), element("span", { class: "label" }, label), element("b", {}, percent(value)))));
     const remark = facts.remarks[number]; // what broke in the arithmetic, or that the score is 0
     byId("remark").hidden = remark === null;
     byId("remark").textContent = remark ?? "";
