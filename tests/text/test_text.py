@@ -462,7 +462,17 @@ def test_a_pair_is_read_as_the_tokenizer_joins_it(bert: Any, wordwise: Any) -> N
     found = plrp.text.explain(bert, paired, ("a good film", "not to forget"), target="good")
     logits = bert(**encoded).logits[0]
     assert found.score == pytest.approx(float(logits[1]), abs=1e-5)
-    assert [t.text for t in found.tokens] == ["[CLS]", "a", " good", " film", "[SEP]", " not", " to", " forget", "[SEP]"]
+    assert [t.text for t in found.tokens] == [
+        "[CLS]",
+        "a",
+        " good",
+        " film",
+        "[SEP]",
+        " not",
+        " to",
+        " forget",
+        "[SEP]",
+    ]
     assert "delete" not in plrp.text.text_explanation.text_questions(found.traced)["replacements"]
     other = bert(encoded["input_ids"]).logits[0]
     assert abs(float(other[1] - logits[1])) > 1e-4  # the types of the tokens matter
@@ -480,7 +490,16 @@ def test_an_encoder_compares_two_texts(pooling: str, wordwise: Any) -> None:
     states = [model(**wordwise(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
     first, second = (h.mean(0) if pooling == "mean" else h[0] for h in states)
     assert found.score == pytest.approx(float(nn.functional.cosine_similarity(first, second, dim=0)), abs=1e-5)
-    assert [t.text for t in found.tokens if not t.special] == ["a", " good", " film", "the", " film", " is", " not", " good"]
+    assert [t.text for t in found.tokens if not t.special] == [
+        "a",
+        " good",
+        " film",
+        "the",
+        " film",
+        " is",
+        " not",
+        " good",
+    ]
     assert float(found.explanation.closing()) < 1e-4
     swapped = plrp.text.explain(model, wordwise, texts[::-1], pooling=pooling)
     n = found.encoded

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from plrp.tape.live_tensors import Wrapped
 
 Kind = Literal["class", "next token", "masked token", "similarity"]
 
@@ -99,7 +101,7 @@ def check_model(model: Any, tokenizer: Any, ids: Tensor) -> None:
         raise ValueError(f"The text has {ids.shape[1]} tokens, the model reads {most}: shorten it.")
 
 
-class Forward(nn.Module):
+class Forward(Wrapped):
     """From token ids (1, tokens) to the model's scores: (1, classes), or (1, positions, vocabulary).
 
     Caches and attentions that the model is configured to return are left out. A causal model computes the scores of the
@@ -117,11 +119,9 @@ class Forward(nn.Module):
         segments: Sequence[int] = (),
         pooling: str = "mean",
     ) -> None:
-        super().__init__()
+        super().__init__(model)
         if pooling not in ("mean", "cls"):
             raise ValueError(f"pooling is 'mean' or 'cls', got {pooling!r}.")
-        self.train(model.training)
-        self.model = model
         self.encoded, self.kind, self.pooling = encoded, kind, pooling
         self.positions = positions if kind == "next token" else 0
         known = inspect.signature(model.forward).parameters
@@ -150,14 +150,6 @@ class Forward(nn.Module):
         else:
             logits = self.model(ids, **options).logits
         return logits[:, -self.positions :] if self.positions else logits
-
-    def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:
-        """The modules of the model."""
-        return iter(self.model.named_modules(memo, prefix, remove_duplicate))
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """The parameters of the model."""
-        return iter(self.model.named_parameters(*args, **kwargs))
 
 
 def class_names(model: Any) -> list[str]:

@@ -26,6 +26,7 @@ SCORES = {"logit": None, "log-probability": log_probability, "log-odds": log_odd
 SIMILARITY = "cosine similarity of both texts"
 Text = str | tuple[str, str]
 
+
 @dataclass(repr=False)
 class TracedText:
     """One forward pass over a text, ready to be explained any number of times.

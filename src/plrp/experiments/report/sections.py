@@ -36,9 +36,7 @@ FURTHER = (
     "entropy", "hoyer", "nonzero", "relevance_rank_accuracy", "pointing_game", "max_sensitivity",
     "symmetric_relevance_gain", "score_kept",
 )  # fmt: skip
-SCORE_KEPT = (
-    "Σ R ÷ score: the sum of the input's relevance over the explained score; biases take the rest. "
-)
+SCORE_KEPT = "Σ R ÷ score: the sum of the input's relevance over the explained score; biases take the rest. "
 """The definition of a metric that `plrp.metrics` does not have."""
 
 
