@@ -2,8 +2,8 @@
 
 Most targets name one output per sample, or compute a score from the outputs by a callable (`Computed`). A `Seed` gives
 relevance to several outputs at once, so that the explanation shows the evidence for one class against others:
-`contrast`, `log_odds`, `log_probability`, `clrp`, `sglrp`. Jung et al. (2021) warn that these differences may erase evidence that
-classes share: see docs/how-to/targets.md.
+`contrast`, `log_odds`, `log_probability`, `clrp`, `sglrp`. Jung et al. (2021) warn that these differences may erase
+evidence that classes share: see docs/how-to/targets.md.
 """
 
 from __future__ import annotations

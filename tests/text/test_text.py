@@ -191,7 +191,7 @@ def test_an_encoder_reads_and_a_decoder_writes(kind: str, bytewise: Any) -> None
     bundle = plrp.view.text_bundle(found, proportions=(0.1,), targets=1, inside="nothing")
     assert len(bundle.facts["tokens"]) == read.shape[1] + 1
 
-    feeds = [block.mlp for block in plrp.text.token_depths._blocks(found)]
+    feeds = [block.mlp for block in plrp.text.token_depths.blocks_of(found)]
     assert all(name is not None and name.endswith(("fc1", "wi_0")) for name in feeds)
 
     span = plrp.text.explain(model, bytewise, text, span=" Paris London", pruning=plrp.Pruning(0.2))
@@ -399,7 +399,7 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-# --- scores beside the logit, several texts, pairs, similarities --------------------------------------------------------
+# --- scores beside the logit, several texts, pairs, similarities ------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["log-probability", "log-odds"])
@@ -507,7 +507,7 @@ def test_an_encoder_compares_two_texts(pooling: str, wordwise: Any) -> None:
     assert "answers" not in str(found)
     with pytest.raises(ValueError, match="two texts have one similarity: leave target out"):
         plrp.text.explain(model, wordwise, texts, target="good")
-    with pytest.raises(ValueError, match="two texts to compare, as a tuple"):
+    with pytest.raises(ValueError, match="two texts as a tuple, to compare them"):
         plrp.text.explain(model, wordwise, "a good film")
 
 
@@ -522,6 +522,50 @@ def test_the_page_counts_tokens_and_says_how_probable_a_contrast_is(llama: Any, 
     cut = page.facts["curves"]["tokens"]
     assert cut[0] == 0.0
     assert 0 < cut[1] <= cut[2] <= cut[3] < 1
+
+
+@pytest.mark.parametrize("by", ["zero", "mean", "resample"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_parts_are_ablated_as_by_hooks(kind: str, by: str, bytewise: Any) -> None:
+    model = built(kind, len(bytewise))
+    found = plrp.text.explain(model, bytewise, PROMPT, target=" Paris", against=" London")
+    parts = found.ablate(by)
+    assert len(parts) == 2 * 4 + 2 + len(found.tokens)
+    last = {"llama": "model.layers.1.mlp.down_proj", "gpt2": "transformer.h.1.mlp.c_proj"}[kind]
+    output = {"llama": "model.layers.0.self_attn.o_proj", "gpt2": "transformer.h.0.attn.c_proj"}[kind]
+    ids = bytewise(PROMPT, return_tensors="pt").input_ids
+    paris, london = (bytewise(f" {city}").input_ids[0] for city in ("Paris", "London"))
+
+    def score() -> float:
+        with torch.no_grad():
+            logits = model(ids).logits[0, -1]
+        return float(logits[paris] - logits[london])
+
+    def changed(x: Any, rows: slice, columns: slice) -> Any:
+        fill = {"zero": torch.zeros_like(x), "mean": x.mean(1, keepdim=True).expand_as(x)}[by]
+        x = x.clone()
+        x[:, rows, columns] = fill[:, rows, columns]
+        return x
+
+    whole, everywhere, values = score(), slice(None), {p[:2]: p for p in parts}
+    assert parts == sorted(parts, key=lambda p: -abs(p.effect))
+    assert "relevance and effect agree (Spearman): " in repr(parts)
+    assert set(parts.agreement) == {"head", "MLP", "token"}
+    if by == "resample":
+        again, other = found.ablate(by), found.ablate(by, seed=3)
+        assert again == parts
+        assert other != parts
+        return
+    cases = [(("head", "0.2"), output, (everywhere, slice(8, 12))), (("MLP", "1"), last, (everywhere, everywhere))]
+    for name, layer, place in cases:
+        hook = model.get_submodule(layer).register_forward_pre_hook(lambda _, x, at=place: (changed(x[0], *at),))
+        assert values[name].effect == pytest.approx(whole - score(), abs=1e-5)
+        hook.remove()
+    hook = model.get_input_embeddings().register_forward_hook(lambda _, x, y: changed(y, slice(3, 4), everywhere))
+    token = next(p for p in parts if p.kind == "token" and p.name.startswith("3 "))
+    assert token.effect == pytest.approx(whole - score(), abs=1e-5)
+    assert token.relevance == pytest.approx(float(found.relevance[3]), abs=1e-6)
+    hook.remove()
 
 
 def test_a_circuit_of_a_text(llama: Any, bytewise: Any) -> None:

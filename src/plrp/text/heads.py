@@ -72,8 +72,8 @@ def kind_of(model: type, pair: bool = False) -> Kind:
         raise ValueError(
             "plrp.text explains models that classify a text or predict its next or masked token, not "
             f"{model.__name__}: load it with AutoModelForSequenceClassification, AutoModelForCausalLM, "
-            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM, give an encoder (AutoModel) two texts to compare, as a tuple, "
-            "or call plrp.explain on a function of its inputs."
+            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM, give an encoder (AutoModel) two texts as a tuple, to compare "
+            "them, or call plrp.explain on a function of its inputs."
         )
     return ENDINGS[endings[0]]
 

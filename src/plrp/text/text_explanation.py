@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from plrp.metrics import Verdict
 
+    from .ablated_parts import AblatedParts
     from .text_attribution import TracedText
 
 FORMATS = (".svg", ".png", ".pdf", ".html", ".csv", ".json")
@@ -221,6 +222,16 @@ class ExplainedText(_Coloured):
         answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
         said = [self.likelier_with_space(), "" if self.kind == "similarity" else answers]
         return [*filter(None, said), self.balance.words(remedy), *tested]
+
+    def ablate(self, by: str = "zero", seed: int = 0) -> AblatedParts:
+        """Every attention head, MLP and token ablated alone: by how much the score falls, beside the relevance.
+
+        by: "zero"; "mean", the mean over the text's tokens; or "resample", the values of another token, drawn by
+        `seed`. A head and an MLP are the inputs of the layer that ends them, a token is its embedding.
+        """
+        from .ablated_parts import ablate_parts
+
+        return ablate_parts(self, by, seed)
 
     def circuit(self, **options: Any) -> plrp.circuits.Circuit:
         """The survivors as a sub-network, see `plrp.Explanation.circuit`; the classes are the answers."""
