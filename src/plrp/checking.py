@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 from .composites import Composite, names, resolve
 from .errors import TraceError, UnsupportedOperation
@@ -46,7 +44,7 @@ class Check(NamedTuple):
 
 def check(
     model: Callable[..., Any],
-    inputs: Tensor | Sequence[Tensor] | Mapping[str, Any],
+    inputs: Any,
     *,
     samples: Any = 0,
     rules: Mapping[Any, Any] | None = None,

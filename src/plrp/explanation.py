@@ -412,7 +412,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 def explain(
     model: Callable[..., Any],
-    inputs: Tensor | Sequence[Tensor] | Mapping[str, Any],
+    inputs: Any,
     *,
     target: Any = None,
     composite: str | Composite = "auto",

@@ -200,6 +200,9 @@ class Seed(Target):
         """The class that is explained, and the one it is contrasted with."""
         return [Target(self.target), *([Target(self.against)] if self.name == "contrast" else [])]
 
+    def _with(self, sides: list[Any]) -> Seed:
+        return Seed(self.name, sides[0], sides[1] if len(sides) > 1 else None, self.axis)
+
     @property
     def given(self) -> Any:
         """The seed itself: this is how a user gives it."""
@@ -212,11 +215,11 @@ class Seed(Target):
 
     def of(self, samples: Samples) -> Seed:
         """The seed of some samples of the batch."""
-        return Seed(self.name, *(side.of(samples).given for side in self.sides), axis=self.axis)
+        return self._with([side.of(samples).given for side in self.sides])
 
     def fixed(self, winners: Callable[[], Tensor]) -> Seed:
         """The seed with these winners, (batch,), where it names no class, so that it follows no other output."""
-        return Seed(self.name, *(side.fixed(winners).given for side in self.sides), axis=self.axis)
+        return self._with([side.fixed(winners).given for side in self.sides])
 
     def bound(self, output: Tensor) -> Seed:
         """The seed with the winners of this output where it names no class."""

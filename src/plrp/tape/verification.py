@@ -72,7 +72,7 @@ _targets: set[Any] = set()  # verified targets: functions by content, operations
 
 def trace(
     model: Callable[..., Any],
-    inputs: Tensor | Sequence[Tensor] | Mapping[str, Any],
+    inputs: Any,
     *,
     samples: Any = 0,
     rules: Mapping[Any, Any] | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,10 +45,10 @@ class AblatedParts(list[AblatedPart]):
         return found
 
     def __repr__(self) -> str:
-        ranks = {}
+        ranks: dict[tuple[str, str], int] = {}
         for kind in self.agreement:
             same = sorted((p for p in self if p.kind == kind), key=lambda p: -abs(p.relevance))
-            ranks |= {(kind, p.name): rank for rank, p in enumerate(same, 1)}
+            ranks |= {p[:2]: rank for rank, p in enumerate(same, 1)}
         rows = [(p.kind, p.name, f"{p.effect:+.3g}", f"{p.relevance:+.3g}", str(ranks[p[:2]])) for p in self[:20]]
         said = ", ".join(f"{kind}s {value:.2f}" for kind, value in self.agreement.items())
         table = render_table(("part", "", "effect", "relevance", "its rank"), rows)
@@ -65,8 +65,8 @@ def ablate_parts(explained: ExplainedText, by: str = "zero", seed: int = 0) -> A
             "Parts are ablated of one text that a single stack reads, before it is stored without its model."
         )
     trace, how = traced.trace.now, explained.explanation
-    asked = {"target": explained.number, "against": explained.other, "score": explained.how}
-    kept = traced.explain(**asked, composite=how.composite, pruning=how.pruning, layers=True)
+    options: dict[str, Any] = {"composite": how.composite, "pruning": how.pruning, "layers": True}
+    kept = traced.explain(target=explained.number, against=explained.other, score=explained.how, **options)
     begin = start(trace, kept.explanation.target, kept.explanation.score.dtype)
     whole, found = float(begin.score_of(begin.value.data)[0]), AblatedParts()
     parts, generator = list(_parts(kept)), torch.Generator().manual_seed(seed)

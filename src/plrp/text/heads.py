@@ -70,10 +70,10 @@ def kind_of(model: type, pair: bool = False) -> Kind:
         return "similarity"
     if not endings or (endings[0] in ENCODING and not _reads_text(model)):
         raise ValueError(
-            "plrp.text explains models that classify a text or predict its next or masked token, not "
-            f"{model.__name__}: load it with AutoModelForSequenceClassification, AutoModelForCausalLM, "
-            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM, give an encoder (AutoModel) two texts as a tuple, to compare "
-            "them, or call plrp.explain on a function of its inputs."
+            "plrp.text explains models that classify a text or predict its next or masked token, "
+            f"not {model.__name__}: load it with AutoModelForSequenceClassification, AutoModelForCausalLM, "
+            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM, give an encoder (AutoModel) two texts as a tuple, to "
+            "compare them, or call plrp.explain on a function of its inputs."
         )
     return ENDINGS[endings[0]]
 

@@ -207,11 +207,11 @@ def explain(
         pairs = zip(text, _each(target, len(text), "target"), _each(against, len(text), "against"), strict=True)
         how |= {"span": span, "reference": reference, "pooling": pooling}
         with progress("explaining", len(text), None, transient=True) as step:
-            explained = []
+            results = []
             for one, asked, other in pairs:
-                explained.append(explain(model, tokenizer, one, target=asked, against=other, **how))
+                results.append(explain(model, tokenizer, one, target=asked, against=other, **how))
                 step(1)
-        return explained
+        return results
     if span is None:
         return trace(model, tokenizer, text, reference, pooling).explain(target=target, against=against, **how)
     if target is not None:
