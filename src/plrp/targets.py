@@ -173,7 +173,8 @@ class Computed(Target):
             )
         if not self.whole and tuple(score.shape) not in ((batch,), (batch, 1)):
             raise ValueError(
-                f"{returned} for a batch of {batch}: reduce it to one score per sample, for example with .sum(-1)."
+                f"{returned} for a batch of {batch}: reduce it to one score per sample, for example with "
+                ".flatten(1).sum(1)."
             )
 
     def __repr__(self) -> str:
@@ -390,7 +391,7 @@ def _classes(output: Tensor, given: Any) -> Tensor:
     if output.dim() > 2:
         raise ValueError(
             f"The output has shape {shape}: say which score to explain, by an index tuple ({ranges(shape[1:])}) or a "
-            "callable such as target=lambda output: output[:, 2].mean(-1)."
+            "callable such as target=lambda output: output[:, 2].flatten(1).mean(1)."
         )
     batch, classes = shape
     if given is None and classes == 0:
@@ -443,12 +444,14 @@ def ranges(sizes: Sequence[int]) -> str:
 
 def _example(output: Any) -> str:
     """A score out of an output that is no tensor, as one would write it."""
+    first = next(iter(tensors_in(output)), None)
+    place = "[:, 0]" if first is None or first.dim() < 3 else "[:, 0].flatten(1).mean(1)"
     if isinstance(output, list | tuple) and not hasattr(output, "_fields"):
-        return "output[0][:, 3]"
+        return f"output[0]{place}"
     names = _fields(output)
     name = "logits" if "logits" in names or not names else names[0]
     attributes = hasattr(output, "__dataclass_fields__") or hasattr(output, "_fields")
-    return f"output.{name}[:, 3]" if attributes else f"output[{name!r}][:, 3]"
+    return f"output.{name}{place}" if attributes else f"output[{name!r}]{place}"
 
 
 def _fields(output: Any) -> list[Any]:
