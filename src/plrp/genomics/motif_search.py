@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from .attribution import pool, pruning_title
 from .baselines import attribute_by, winning_classes
 from .export import count_sequences, read_relevance
 from .jobs import LAYOUT, read_target, target_entry
+from .motifs import jaspar_motifs
 from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequence_settings import MotifSettings
@@ -359,11 +361,15 @@ def find_motifs(
     run = _RunSeqlets(Path(folder), settings, model, show_progress)
     cuts = run.cut_offs(settings.limit)
     believed = run.above(cuts)
+    advice = run.advice(_count(believed)) if cuts else ""
     agreements, sentences = ([], []) if truth is None else run.compared(truth, believed if cuts else None)
     patterns = run.patterns(believed)
+    if advice:  # relevance is spread out: no single seqlet is stronger than chance, but patterns may be more frequent
+        patterns, tried = run.enriched(settings.limit)
+        advice += f" Of {tried} patterns, {len(patterns)} are more frequent than in the null (FDR {settings.limit:g})."
     return MotifSearch(
         patterns=patterns,
-        hits=run.hits(patterns, believed),
+        hits=run.hits(patterns, run.batches if advice else believed),
         matches=run.matches(patterns) if settings.match and patterns else [],
         cuts=cuts,
         agreements=agreements,
@@ -373,7 +379,7 @@ def find_motifs(
         believed=_count(believed),
         intervals=run.intervals,
         verdict=sentences,
-        advice=run.advice(_count(believed)) if cuts else "",
+        advice=advice,
     )
 
 
@@ -413,10 +419,40 @@ class _RunSeqlets:
     @cached_property
     def null(self) -> list[tuple[Seqlets, Ints]]:
         """The seqlets of the shuffled examples, and the classes of the originals."""
+        classes = [of_batch for _, _, of_batch in self.examples]
+        return [
+            (threshold_seqlets(one, self.settings.share), c) for one, c in zip(self.null_maps, classes, strict=True)
+        ]
+
+    @cached_property
+    def null_maps(self) -> list[Values]:
+        """The relevance of the shuffled examples."""
         assert self.model is not None
-        sample, _, classes = zip(*self.examples, strict=True)
-        maps = explain_null(self.model, sample, self.rules, seed=self.settings.seed, **self.options)
-        return [(threshold_seqlets(one, self.settings.share), c) for one, c in zip(maps, classes, strict=True)]
+        sample = [sequences for sequences, _, _ in self.examples]
+        return explain_null(self.model, sample, self.rules, seed=self.settings.seed, **self.options)
+
+    def enriched(self, limit: float) -> tuple[list[Pattern], int]:
+        """The patterns that are more frequent than in the null, at a false discovery rate over all, and how many were
+        tried.
+
+        They are made of every other sequence and counted in the others, to which they were not fit. Given all sites of
+        a pattern, those in the run are binomial if chance alone puts them there.
+        """
+        parity = [[(s.chosen(s.sequence % 2 == odd), names) for s, names in self.batches] for odd in (0, 1)]
+        patterns = self.patterns(parity[0])
+        run, null = np.zeros((2, len(patterns)), np.int64)
+        for hits, _ in self.hits(patterns, parity[1]):
+            run += np.bincount(hits.pattern, minlength=len(patterns))
+        pairs = zip(self.examples, self.null, self.null_maps, strict=True)
+        for (sequences, _, _), (seqlets, _), per_base in pairs:
+            shuffled = encode(dinucleotide_shuffle(sequences.letters, self.settings.seed))
+            null += np.bincount(find_hits(patterns, seqlets, shuffled, per_base).pattern, minlength=len(patterns))
+        ours, theirs = sum(len(names) // 2 for _, names in self.batches), sum(len(c) for _, _, c in self.examples)
+        chance = [_tail(int(n), int(n + m), ours / (ours + theirs)) for n, m in zip(run, null, strict=True)]
+        order, kept = np.argsort(chance), 0
+        for rank, number in enumerate(order, 1):  # Benjamini and Hochberg
+            kept = rank if chance[number] <= limit * rank / len(patterns) else kept
+        return [patterns[number] for number in sorted(order[:kept])], len(patterns)
 
     def cut_offs(self, limit: float) -> dict[int | None, CutOff]:
         """The cut-offs at a false discovery rate; none without a model."""
@@ -501,10 +537,18 @@ class _RunSeqlets:
         compile_tomtom(self.show_progress)
         matches: list[list[Match]] = []
         with progress("comparing with known motifs", len(patterns), self.show_progress) as step:
+            known = jaspar_motifs() if self.settings.database is None else self.settings.database
             for pattern in patterns:
-                matches += match_motifs([pattern.motif], self.settings.database)
+                matches += match_motifs([pattern.motif], known, comparisons=len(patterns) * len(known))
                 step(1)
         return matches
+
+
+def _tail(least: int, trials: int, chance: float) -> float:
+    """The probability of at least so many successes: the tail of a binomial distribution."""
+    log = [math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in range(trials + 1)]
+    terms = (log[k] + k * math.log(chance) + (trials - k) * math.log1p(-chance) for k in range(least, trials + 1))
+    return min(1.0, math.fsum(map(math.exp, terms)))
 
 
 def _count(batches: Sequence[SeqletBatch]) -> int:

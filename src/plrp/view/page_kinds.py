@@ -18,7 +18,7 @@ from plrp.balance import unwarned
 from plrp.concepts.channel_figures import Reading
 from plrp.explanation import CHANGED, Explanation
 from plrp.genomics.attribution import composite_from_text, pool
-from plrp.genomics.seqlets import find_seqlets, match_seqlets
+from plrp.genomics.seqlets import find_seqlets, match_seqlets, strongest_stretches
 from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.genomics.sequences import LETTERS, Ambiguous, Sequences, encode
 from plrp.models.preprocessing import Preprocessing
@@ -355,6 +355,7 @@ def _seqlet_sites(per_base: Any, onehot: Any, match: bool) -> list[Site]:
     if match and len(seqlets):
         matches = match_seqlets(seqlets, onehot, per_base)
         names = [one.motif.name if one.p <= NAMED else "" for one in matches]
+        seqlets = strongest_stretches(seqlets, per_base)  # the name stands over the site, not over background
     return [(int(a), int(b), name) for a, b, name in zip(seqlets.start, seqlets.end, names, strict=True)]
 
 
