@@ -20,9 +20,9 @@ def notebook(page: str) -> str:
         source = part.strip() if number % 2 else part.strip().replace("](../", "](../docs/")
         if not source:
             continue
-        kind = {"cell_type": "code", "execution_count": None, "outputs": []} if number % 2 else {"cell_type": "markdown"}
-        lines = source.splitlines(keepends=True)
-        cells.append({**kind, "id": f"cell-{number}", "metadata": {}, "source": lines})
+        cell = {"cell_type": "code" if number % 2 else "markdown", "id": f"cell-{number}", "metadata": {}}
+        run = {"execution_count": None, "outputs": []} if number % 2 else {}
+        cells.append({**cell, **run, "source": source.splitlines(keepends=True)})
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     content = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"

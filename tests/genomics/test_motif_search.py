@@ -289,9 +289,9 @@ def test_patterns_are_matched_to_motifs_of_a_file(
 ) -> None:
     asked: list[list[str]] = []
 
-    def match(queries: list[Motif], targets: list[Motif], **_: int) -> list[list[Match]]:
+    def match(queries: list[Motif], targets: list[Motif]) -> list[list[Match]]:
         asked.append([motif.name for motif in targets])
-        return [[Match(targets[0], 1e-6, 1e-6, 0, 8, "+")]]
+        return [[Match(targets[0], 1e-6, 1e-6, 0, 8, "+")]] * len(queries)
 
     monkeypatch.setattr("plrp.genomics.motif_search.match_motifs", match)
     monkeypatch.setattr("plrp.genomics.motif_search.compile_tomtom", lambda show: None)

@@ -369,7 +369,7 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
         ((llama, bytewise, ids), {}, TypeError, "text is a string, .* got Tensor"),
         ((llama, bytewise, llama.get_input_embeddings()(ids)), {}, TypeError, "text is a string, .* got Tensor"),
         ((llama, bytewise, ("a", "b", "c")), {}, TypeError, "a pair of them as a tuple, .* got tuple of 3"),
-        ((llama, bytewise, PROMPT), {"score": "logits"}, ValueError, "score is 'logit'"),
+        ((llama, bytewise, PROMPT), {"score": "logits"}, ValueError, "score is 'logit', 'log-probability', 'log-odds'"),
         ((llama, bytewise, PROMPT), {"pooling": "max"}, ValueError, "pooling is 'mean' or 'cls'"),
         ((llama, wordwise, PROMPT), {}, ValueError, "tokenizer of another model"),
         ((llama, bytewise, ""), {}, ValueError, "The text is empty"),

@@ -30,7 +30,6 @@ from .attribution import pool, pruning_title
 from .baselines import attribute_by, winning_classes
 from .export import count_sequences, read_relevance
 from .jobs import LAYOUT, read_target, target_entry
-from .motifs import jaspar_motifs
 from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequence_settings import MotifSettings
@@ -535,13 +534,8 @@ class _RunSeqlets:
     def matches(self, patterns: Sequence[Pattern]) -> list[list[Match]]:
         """The known motifs nearest to each pattern."""
         compile_tomtom(self.show_progress)
-        matches: list[list[Match]] = []
-        with progress("comparing with known motifs", len(patterns), self.show_progress) as step:
-            known = jaspar_motifs() if self.settings.database is None else self.settings.database
-            for pattern in patterns:
-                matches += match_motifs([pattern.motif], known, comparisons=len(patterns) * len(known))
-                step(1)
-        return matches
+        with progress("comparing with known motifs", None, self.show_progress):
+            return match_motifs([pattern.motif for pattern in patterns], self.settings.database)
 
 
 def _tail(least: int, trials: int, chance: float) -> float:

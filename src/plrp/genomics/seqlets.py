@@ -290,16 +290,11 @@ def e_text(value: float) -> str:
 
 
 def match_motifs(
-    queries: Sequence[Motif | Floats],
-    targets: Sequence[Motif] | None = None,
-    *,
-    top: int = 5,
-    comparisons: int | None = None,
+    queries: Sequence[Motif | Floats], targets: Sequence[Motif] | None = None, *, top: int = 5
 ) -> list[list[Match]]:
     """The `top` most similar motifs of each query, best first, by TOMTOM (memelite) on both strands.
 
-    `targets` are by default the vertebrate CORE motifs of JASPAR, `comparisons` those of E-values, by default the
-    queries times the targets. The first time on a machine, memelite compiles its
+    `targets` are by default the vertebrate CORE motifs of JASPAR. The first time on a machine, memelite compiles its
     code, which takes a minute or two.
     """
     if not queries:
@@ -307,6 +302,7 @@ def match_motifs(
     with needed("Matching motifs needs memelite", "genomics"):
         from memelite import tomtom
     known = jaspar_motifs() if targets is None else targets
+    tried = len(queries) * len(known)
     matrices = [q.probabilities if isinstance(q, Motif) else np.asarray(q, np.float64) for q in queries]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about few targets, which its documentation explains
@@ -315,14 +311,7 @@ def match_motifs(
         )
     return [
         [
-            Match(
-                known[int(i)],
-                float(p),
-                float(p) * (comparisons or len(queries) * len(known)),
-                int(offset),
-                int(overlap),
-                "-" if strand else "+",
-            )
+            Match(known[int(i)], float(p), float(p) * tried, int(offset), int(overlap), "-" if strand else "+")
             for p, offset, overlap, strand, i in zip(*columns, strict=True)
         ]
         for columns in zip(p, offsets, overlaps, strands, index, strict=True)

@@ -102,9 +102,8 @@ class Wrapped(nn.Module):
 
     def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:
         """The modules of the model."""
-        if not isinstance(self.model, nn.Module):
-            return iter([])
-        return iter(self.model.named_modules(memo, prefix, remove_duplicate))
+        known = isinstance(self.model, nn.Module)
+        return iter(self.model.named_modules(memo, prefix, remove_duplicate) if known else [])
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """The parameters of the model."""

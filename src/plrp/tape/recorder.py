@@ -290,7 +290,7 @@ class Recorder(TorchFunctionMode):
     def refuse_call(self, call: Call, fault: str) -> None:
         """Refuse a call that writes into memory."""
         name = spelled(call.function)
-        fault = f"cannot be followed. {EXPORTED}" if name.startswith("aten.") else fault + _in_library()
+        fault = f"cannot be followed. {EXPORTED}" if name.startswith("aten.") else fault
         self.refuse(TraceError(f"`{name}`{self.after()} {fault}"), name)
 
     def layer_before(self) -> str | None:
@@ -424,29 +424,15 @@ def check_unwritten(recorder: Recorder) -> None:
                 recorder.refuse(error, op.kind)
 
 
-def _caller() -> tuple[str, FrameType | None]:
-    """The innermost code that is running and is not torch's or ours: its package and its frame."""
+def _in_code() -> str:
+    """' (net.py, line 12, in forward)': the line that is running, of the innermost code that is not torch's or ours."""
     frame: FrameType | None = sys._getframe(1)
-    room = ""
     while frame is not None:
         room = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if room not in ("torch", "plrp"):
-            break
+            code = frame.f_code
+            remedy = f", part of {room}: derive a class from the module it is in, and write that step anew there"
+            whose = remedy if "site-packages" in code.co_filename else ""
+            return f" ({Path(code.co_filename).name}, line {frame.f_lineno}, in {code.co_name}{whose})"
         frame = frame.f_back
-    return room, frame
-
-
-def _in_code() -> str:
-    """' (net.py, line 12, in forward)': the line that is running."""
-    _, frame = _caller()
-    if frame is None:
-        return ""
-    return f" ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno}, in {frame.f_code.co_name})"
-
-
-def _in_library() -> str:
-    """What to do where the line is not the user's own."""
-    room, frame = _caller()
-    if frame is None or "site-packages" not in frame.f_code.co_filename:
-        return ""
-    return f" The line is part of {room}: derive a class from the module it is in, and write that step anew there."
+    return ""

@@ -61,9 +61,7 @@ def ablate_parts(explained: ExplainedText, by: str = "zero", seed: int = 0) -> A
         raise ValueError(f"by is 'zero', 'mean' or 'resample', got {by!r}.")
     traced = explained.traced
     if traced is None or traced.encoded:
-        raise ValueError(
-            "Parts are ablated of one text that a single stack reads, before it is stored without its model."
-        )
+        raise ValueError("Parts are ablated where one stack reads one text, before it is stored without its model.")
     trace, how = traced.trace.now, explained.explanation
     options: dict[str, Any] = {"composite": how.composite, "pruning": how.pruning, "layers": True}
     kept = traced.explain(target=explained.number, against=explained.other, score=explained.how, **options)

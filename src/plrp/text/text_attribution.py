@@ -82,17 +82,14 @@ class TracedText:
 
     def score_of(self, chosen: int, other: int | None = None, score: str = "logit") -> Any:
         """The target of an answer's score (one of `SCORES`), or of its contrast with another."""
-        if score not in SCORES or (other is not None and score != "logit"):
-            raise ValueError(
-                f"score is 'logit', or without against 'log-probability' or 'log-odds', got {score!r}."
-                if score not in SCORES
-                else f"score={score!r} compares with all answers: leave out against, or score."
-            )
+        if score not in SCORES:
+            raise ValueError(f"score is {', '.join(map(repr, SCORES))}, got {score!r}.")
         place = () if self.position is None else (self.position,)
-        compare = SCORES[score]
-        if compare is not None:
-            return compare((*place, chosen), axis=-1)
-        return (*place, chosen) if other is None else contrast((*place, chosen), (*place, other))
+        if (compare := SCORES[score]) is None:
+            return (*place, chosen) if other is None else contrast((*place, chosen), (*place, other))
+        if other is not None:
+            raise ValueError(f"score={score!r} compares with all answers: leave out against, or score.")
+        return compare((*place, chosen), axis=-1)
 
     def explain(
         self,
@@ -206,12 +203,7 @@ def explain(
     if isinstance(text, list):
         pairs = zip(text, _each(target, len(text), "target"), _each(against, len(text), "against"), strict=True)
         how |= {"span": span, "reference": reference, "pooling": pooling}
-        with progress("explaining", len(text), None, transient=True) as step:
-            results = []
-            for one, asked, other in pairs:
-                results.append(explain(model, tokenizer, one, target=asked, against=other, **how))
-                step(1)
-        return results
+        return [explain(model, tokenizer, one, target=asked, against=other, **how) for one, asked, other in pairs]
     if span is None:
         return trace(model, tokenizer, text, reference, pooling).explain(target=target, against=against, **how)
     if target is not None:
