@@ -162,6 +162,10 @@ def test_dense_outputs_are_contrasted_by_index():
     found = trace.explain(target=targets.contrast((2, 4), (0, 4)), composite="epsilon-plus")
     one, other = (trace.explain(target=(n, 4), composite="epsilon-plus") for n in (2, 0))
     assert torch.allclose(found.relevance, one.relevance - other.relevance, atol=1e-6)
+    one = nn.Linear(4, 1).eval()
+    for seed in (targets.log_odds(0), targets.log_probability(0), targets.log_odds((0,), axis=1)):
+        with pytest.raises(ValueError, match="compares a class with all others"):
+            plrp.explain(one, torch.rand(2, 4), target=seed)
     with pytest.raises(ValueError, match=r"the axis of the classes in targets.log_odds\(place, axis=…\)"):
         trace.explain(target=targets.log_odds((2, 4)))
     for made, wanted in ((targets.log_odds, "log_odds"), (targets.log_probability, "log_probability")):

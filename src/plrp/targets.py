@@ -231,7 +231,8 @@ class Seed(Target):
         chosen, *others = [side.relevance(output)[1] for side in self.sides]
         if others and bool((chosen * others[0]).any()):
             raise ValueError(f"{self!r} contrasts a class with itself: name two.")
-        if not others and (output.dim() != 2 if self.axis is None else output.shape[self.axis] < 2):
+        fits = output.dim() == 2 or self.axis is not None
+        if not others and not (fits and output.shape[self.axis or 1] > 1):
             raise ValueError(
                 f"{self.name} compares a class with all others; the output has shape {tuple(output.shape)}: take "
                 "targets.contrast, or name the axis of the classes in targets.log_odds(place, axis=…)."

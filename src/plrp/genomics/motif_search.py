@@ -437,16 +437,17 @@ class _RunSeqlets:
         They are made of every other sequence and counted in the others, to which they were not fit. Given all sites of
         a pattern, those in the run are binomial if chance alone puts them there.
         """
-        parity = [[(s.chosen(s.sequence % 2 == odd), names) for s, names in self.batches] for odd in (0, 1)]
+        pairs = list(enumerate(self.batches))  # of batches of one sequence every other one
+        parity = [[(s.chosen((s.sequence + k) % 2 == odd), names) for k, (s, names) in pairs] for odd in (0, 1)]
         patterns = self.patterns(parity[0])
         run, null = np.zeros((2, len(patterns)), np.int64)
         for hits, _ in self.hits(patterns, parity[1]):
             run += np.bincount(hits.pattern, minlength=len(patterns))
-        pairs = zip(self.examples, self.null, self.null_maps, strict=True)
-        for (sequences, _, _), (seqlets, _), per_base in pairs:
+        for (sequences, _, _), (seqlets, _), per_base in zip(self.examples, self.null, self.null_maps, strict=True):
             shuffled = encode(dinucleotide_shuffle(sequences.letters, self.settings.seed))
             null += np.bincount(find_hits(patterns, seqlets, shuffled, per_base).pattern, minlength=len(patterns))
-        ours, theirs = sum(len(names) // 2 for _, names in self.batches), sum(len(c) for _, _, c in self.examples)
+        ours = max(1, sum((len(names) + k % 2) // 2 for k, (_, names) in pairs))
+        theirs = sum(len(classes) for _, _, classes in self.examples)
         chance = [_tail(int(n), int(n + m), ours / (ours + theirs)) for n, m in zip(run, null, strict=True)]
         order, kept = np.argsort(chance), 0
         for rank, number in enumerate(order, 1):  # Benjamini and Hochberg
