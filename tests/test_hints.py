@@ -99,7 +99,7 @@ def test_exported_and_quantised_models_are_sent_to_the_plain_one() -> None:
     )
     program = torch.export.export(plain, (x,))
     for given in (program, program.module(), program.run_decompositions().module()):
-        assert "Explain the Python model that was exported" in said(given, x, target=(0, 0, 0))
+        assert "explain the Python model that was exported" in said(given, x, target=(0, 0, 0))
     assert plrp.explain(plain, x, target=(0, 0, 0)).relevance.shape == x.shape
     quantization = torch.ao.quantization
     engines = torch.backends.quantized.supported_engines

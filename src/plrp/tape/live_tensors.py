@@ -119,7 +119,12 @@ class ByName(Wrapped):
 
     def forward(self, *inputs: Tensor) -> Any:
         """The model's output."""
-        return self.model(**dict(zip(self.names, inputs, strict=True)), **self.others)
+        try:
+            return self.model(**dict(zip(self.names, inputs, strict=True)), **self.others)
+        except TypeError as error:
+            if "keyword argument" not in str(error):
+                raise
+            raise TypeError(f"{error}: name the inputs as the model does, or give the tensors in a tuple.") from error
 
     @classmethod
     def of(cls, model: Any, inputs: Any) -> tuple[Any, Any]:

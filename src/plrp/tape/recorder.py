@@ -290,7 +290,7 @@ class Recorder(TorchFunctionMode):
     def refuse_call(self, call: Call, fault: str) -> None:
         """Refuse a call that writes into memory."""
         name = spelled(call.function)
-        fault = f"cannot be followed. {EXPORTED}" if name.startswith("aten.") else fault
+        fault += f" {EXPORTED}" if name.startswith("aten.") else ""
         self.refuse(TraceError(f"`{name}`{self.after()} {fault}"), name)
 
     def layer_before(self) -> str | None:

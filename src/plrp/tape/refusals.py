@@ -143,7 +143,7 @@ def check_model(model: Any) -> None:
     if isinstance(model, Tensor) or (isinstance(model, list | tuple) and model and isinstance(model[0], Tensor)):
         raise TypeError("The model is a tensor: the model comes first, plrp.explain(model, inputs).")
     if type(model).__name__ == "ExportedProgram":
-        raise TypeError(f"The model is a program of torch.export. {EXPORTED}")
+        raise TypeError("The model is a program of torch.export: explain the Python model that was exported.")
     if DETECTORS.intersection(c.__name__ for c in type(model).__mro__ if "models.detection" in c.__module__):
         raise TypeError(
             "The model is a detector, which returns boxes: find them by `found = plrp.vision.detect(model, picture)`, "
