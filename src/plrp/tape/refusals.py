@@ -49,9 +49,7 @@ def as_batch(samples: Any) -> Batch:
 DETECTORS = frozenset(("FasterRCNN", "RetinaNet", "SSD"))
 """torchvision's classes that `plrp.vision.detect` knows, Mask and Keypoint R-CNN as kinds of Faster R-CNN."""
 QUANTISED = "Relevance needs real weights: explain the model as it was before its layers were quantised."
-EXPORTED = (
-    "Explain the Python model that was exported: an exported one is written in functions that plrp does not know."
-)
+EXPORTED = "Of a program of torch.export, explain the Python model that was exported."
 
 
 def check_inputs(inputs: Tensor | Sequence[Tensor], samples: Batch = 0) -> list[Tensor]:
