@@ -427,9 +427,8 @@ def explain(
 ) -> Explanation:
     """Explain a model's prediction: how much each input feature contributed to a score.
 
-    - `inputs`: a tensor (batch, …), or a tuple of them for a model with several inputs; a dict is passed on by name, as
-      in `model(**batch)`, and relevance comes in its order. Of token ids (batch, tokens) that the model looks up in an
-      embedding, the relevance of a token is the sum over its channels; an `attention_mask` has none;
+    - `inputs`: a tensor (batch, …), or a tuple of several; a dict goes by name, as in `model(**batch)`. Of token ids
+      (batch, tokens) looked up in an embedding, the relevance of a token is the sum over its channels; masks have none;
     - `target`: the score to explain. None is each sample's winning class; a class, one class per sample (list or
       tensor), an index tuple into the output (`(2, 141)` of (batch, 3, length)), or a callable from the output to one
       score per sample;
