@@ -70,7 +70,7 @@ def test_long_work_in_a_pipe_says_now_and_then_how_far_it_is_and_how_long_it_wil
         clock.time += display.EVERY
         step(24e6)
     assert capsys.readouterr().err.splitlines() == [
-        "explaining: 4 of 10, 2 min left",
+        "explaining: 4 of 10, 6 min left",  # by the steps after the first, which warms up
         "run: 0%, 0/4 parts",
         "run: 25%, 6 min left, 0/4 parts",
         "run: 25%, 9 min left, 1/4 parts",

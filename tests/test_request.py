@@ -141,3 +141,36 @@ def test_a_sequence_that_the_user_changes_later_leaves_the_ledger_alone() -> Non
     classes[0] = 3
     assert float(found.closing().max()) < 1e-5
     assert found.target.tolist() == [0, 1]
+
+
+def test_inputs_by_name_are_explained_as_by_place() -> None:
+    """`model(**batch)`: a padded batch with its mask gives each text the relevance that it has alone."""
+    small_models = pytest.importorskip("small_models")
+    tokenizer = small_models.word_tokenizer()
+    bert = small_models.built("bert", len(tokenizer), num_labels=3)
+    texts = ["a good film", "the film is not good to forget"]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    asked = {"target": lambda output: output.logits[:, 1], "composite": "attnlrp"}
+    bert.eval()
+    found = plrp.explain(bert, {**batch, "return_dict": True}, **asked)
+    relevance, of_mask = found.relevance
+    assert not of_mask.any()
+    for row, text in zip(relevance, texts, strict=True):
+        alone = plrp.explain(bert, tokenizer(text, return_tensors="pt"), **asked).relevance[0][0]
+        assert torch.allclose(row[: len(alone)], alone, atol=1e-6)
+        assert not row[len(alone) :].any()
+    assert "bert.encoder.layer.0.attention.self.query" in found.layers.names
+    traced = plrp.trace(bert, batch).explain(**asked)
+    assert torch.equal(traced.relevance[0], relevance)
+    assert plrp.check(bert, batch)
+
+
+def test_a_wrapped_model_keeps_the_flags_of_its_layers() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(), torch.nn.Linear(3, 2))
+    model[1].eval()
+    from plrp.tape.live_tensors import ByName
+
+    wrapped, (inputs, _) = ByName.of(model, {"a": torch.rand(1, 3), "b": torch.rand(1, 3)})
+    assert wrapped.training
+    assert [m.training for m in model] == [True, False, True]
+    assert inputs.shape == (1, 3)

@@ -34,6 +34,8 @@ def expected_relevance(name: str, z: list[float], t: int, s: int = 0) -> list[fl
     if name == "log_odds":  # each difference z_t − z_n gets its weight in −log Σ exp(−(z_t − z_n))
         weights = {n: math.exp(-(z[t] - z[n])) / sum(math.exp(-(z[t] - z[m])) for m in others) for n in others}
         return [sum(w * z[t] for w in weights.values()) if n == t else -weights[n] * z[n] for n in range(CLASSES)]
+    if name == "log_probability":  # each difference gets the probability of n
+        return [sum(p[m] * z[t] for m in others) if n == t else -p[n] * z[n] for n in range(CLASSES)]
     if name == "clrp":
         return [z[t] if n == t else -z[t] / (CLASSES - 1) for n in range(CLASSES)]
     return [p[t] * (1 - p[t]) if n == t else -p[t] * p[n] for n in range(CLASSES)]
@@ -43,6 +45,7 @@ def seeds(t: Any) -> dict[str, targets.Seed]:
     return {
         "contrast": targets.contrast(t, 0),
         "log_odds": targets.log_odds(t),
+        "log_probability": targets.log_probability(t),
         "clrp": targets.clrp(t),
         "sglrp": targets.sglrp(t),
     }
@@ -52,7 +55,7 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
     assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
 
 
-@pytest.mark.parametrize("name", ["contrast", "log_odds", "clrp", "sglrp"])
+@pytest.mark.parametrize("name", ["contrast", "log_odds", "log_probability", "clrp", "sglrp"])
 def test_seeds_are_their_formulas(name):
     model, x = made()
     trace, classes = plrp.trace(model, x), [3, 1, 4]
@@ -60,7 +63,7 @@ def test_seeds_are_their_formulas(name):
     wanted = torch.tensor([expected_relevance(name, z, t) for z, t in zip(model(x).tolist(), classes, strict=True)])
     alone = [trace.explain(target=n, composite="epsilon") for n in range(CLASSES)]  # each hands down its z_n
     expected = sum(wanted[:, n, None] / e.score[:, None] * e.relevance for n, e in enumerate(alone))
-    close(found.relevance, expected, 1e-4 if name == "log_odds" else 1e-7)  # whose ε is that of the differences
+    close(found.relevance, expected, 1e-4 if name.startswith("log_") else 1e-7)  # whose ε is that of the differences
     assert float((found.score - wanted.sum(1)).abs().max()) < 1e-6
     oracles.assert_ledger_closes(found, found.score, 1e-12)
 
@@ -97,7 +100,7 @@ def test_a_contrast_is_the_difference_of_two_explanations():
     close(found.relevance, spelt.relevance, 1e-4)  # which divides by the difference, ε and all
 
 
-@pytest.mark.parametrize("name", ["contrast", "log_odds", "clrp", "sglrp"])
+@pytest.mark.parametrize("name", ["contrast", "log_odds", "log_probability", "clrp", "sglrp"])
 def test_a_seed_called_is_its_score_and_its_gradient(name):
     model, x = made()
     seed, z = seeds([3, 1, 4])[name], model(x).detach().requires_grad_()
@@ -110,7 +113,7 @@ def test_a_seed_called_is_its_score_and_its_gradient(name):
         trace.explain(target=seed, condition={"4": lambda a, g, r: asked.append((g, r)) or g > 0})
     close(asked[0][0], slope)
     expected = seed.relevance(z.detach())[0]
-    if name == "log_odds":  # of the differences z_t − z_n
+    if name.startswith("log_"):  # of the differences z_t − z_n
         expected = slope * (z - z[[0, 1, 2], [3, 1, 4]][:, None]).detach()
     close(asked[0][1], expected)
 
@@ -159,8 +162,22 @@ def test_dense_outputs_are_contrasted_by_index():
     found = trace.explain(target=targets.contrast((2, 4), (0, 4)), composite="epsilon-plus")
     one, other = (trace.explain(target=(n, 4), composite="epsilon-plus") for n in (2, 0))
     assert torch.allclose(found.relevance, one.relevance - other.relevance, atol=1e-6)
-    with pytest.raises(ValueError, match="log_odds compares a class with all others"):
+    one = nn.Linear(4, 1).eval()
+    for seed in (targets.log_odds(0), targets.log_probability(0), targets.log_odds((0,), axis=1)):
+        with pytest.raises(ValueError, match="compares a class with all others"):
+            plrp.explain(one, torch.rand(2, 4), target=seed)
+    with pytest.raises(ValueError, match=r"the axis of the classes in targets.log_odds\(place, axis=…\)"):
         trace.explain(target=targets.log_odds((2, 4)))
+    for made, wanted in ((targets.log_odds, "log_odds"), (targets.log_probability, "log_probability")):
+        found = trace.explain(target=made((2, 4), axis=1), composite="epsilon-plus")
+        column = profile(x)[:, :, 4].detach()
+        parts = [trace.explain(target=(n, 4), composite="epsilon-plus") for n in range(3)]
+        weights = column.softmax(1) if wanted == "log_probability" else column[:, :2].softmax(1)
+        slopes = [-weights[:, 0], -weights[:, 1], weights[:, :2].sum(1)]
+        expected = sum(slope[:, None, None] * part.relevance for slope, part in zip(slopes, parts, strict=True))
+        assert torch.allclose(found.relevance, expected, atol=1e-5)
+        p = column.softmax(1)[:, 2]
+        assert torch.allclose(found.target(profile(x)), (p / (1 - p) ** (wanted == "log_odds")).log(), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +313,7 @@ class RulesOut(nn.Module):
 
 
 @pytest.mark.parametrize("adds", [True, False])
-@pytest.mark.parametrize("name", ["contrast", "log_odds", "clrp", "sglrp"])
+@pytest.mark.parametrize("name", ["contrast", "log_odds", "log_probability", "clrp", "sglrp"])
 def test_a_class_that_the_model_rules_out_takes_no_part(name, adds):
     """As if the last layer had no such class."""
     model, x = made()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 from .composites import Composite, names, resolve
 from .errors import TraceError, UnsupportedOperation
 from .spelling import plural
 from .tables import render_html, render_table
+from .tape.live_tensors import ByName
 from .tape.own_rules import refuse_unused, rules_for
 from .tape.refusals import as_batch
 from .tape.trace import Trace, record
@@ -45,7 +44,7 @@ class Check(NamedTuple):
 
 def check(
     model: Callable[..., Any],
-    inputs: Tensor | Sequence[Tensor],
+    inputs: Any,
     *,
     samples: Any = 0,
     rules: Mapping[Any, Any] | None = None,
@@ -60,6 +59,7 @@ def check(
     """
     problems: list[tuple[str, str, str]] = []
     layers, operations, samples = 0, 0, as_batch(samples)
+    model, inputs = ByName.of(model, inputs)
     with rules_for(rules or {}):
         try:
             trace = record(model, inputs, samples=samples, refused=problems)

@@ -23,6 +23,7 @@ from .request import PIECE, SMALL_BATCH, Request, joined_structure, pieces, some
 from .spelling import nearest, plural, printable
 from .survey import Survey
 from .tape.difference import DifferenceTrace, DifferenceValue, repeated
+from .tape.live_tensors import ByName
 from .tape.own_rules import alone, refuse_unused, rules_for, rules_in_force
 from .tape.refusals import as_batch, check_inputs
 from .tape.samples import Batch, Groups
@@ -411,7 +412,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 def explain(
     model: Callable[..., Any],
-    inputs: Tensor | Sequence[Tensor],
+    inputs: Any,
     *,
     target: Any = None,
     composite: str | Composite = "auto",
@@ -426,8 +427,8 @@ def explain(
 ) -> Explanation:
     """Explain a model's prediction: how much each input feature contributed to a score.
 
-    - `inputs`: a tensor (batch, …), or a tuple of them for a model with several inputs. Of token ids (batch, tokens)
-      that the model looks up in an embedding, the relevance of a token is the sum over its channels;
+    - `inputs`: a tensor (batch, …), or a tuple of several; a dict goes by name, as in `model(**batch)`. Of token ids
+      (batch, tokens) looked up in an embedding, the relevance of a token is the sum over its channels; masks have none;
     - `target`: the score to explain. None is each sample's winning class; a class, one class per sample (list or
       tensor), an index tuple into the output (`(2, 141)` of (batch, 3, length)), or a callable from the output to one
       score per sample;
@@ -456,7 +457,7 @@ def explain(
     >>> plrp.explain(model, torch.randn(2, 4), pruning=plrp.Pruning(p=0.15)).relevance.shape
     torch.Size([2, 4])
     """
-    samples = as_batch(samples)
+    samples, (model, inputs) = as_batch(samples), ByName.of(model, inputs)
     request = Request(
         target=as_target(target, whole=samples is None),
         composite=composite,

@@ -154,12 +154,14 @@ class _Lines:
         self.label, self.total, self.unit, self.done, self.note = label, total, unit, done, note
         self.first = done
         self.begun = self.written = clock()
+        self.warm: tuple[float, float] | None = None  # when the first step was done, which is often the slowest
 
     def __call__(self, advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
         _raise_interrupts()
         self.done += advance
         self.note = self.note if note is None else visible(note)
         self.total = self.total if total is None else total
+        self.warm = self.warm or ((clock(), self.done) if advance else None)
         if self.total and clock() - self.written >= EVERY:
             self.written = clock()
             self.write(self.amount, self.left)
@@ -176,9 +178,12 @@ class _Lines:
 
     @property
     def left(self) -> str:
-        done, rest = self.done - self.first, (self.total or 0) - self.done
+        begun, first = self.begun, self.first
+        if self.warm is not None and self.done > self.warm[1]:
+            begun, first = self.warm
+        done, rest = self.done - first, (self.total or 0) - self.done
         enough = done > 0 and self.done >= 0.01 * (self.total or 0)  # less tells nothing of the time
-        return f"{duration((clock() - self.begun) * rest / done)} left" if enough and rest > 0 else ""
+        return f"{duration((clock() - begun) * rest / done)} left" if enough and rest > 0 else ""
 
 
 def duration(seconds: float) -> str:

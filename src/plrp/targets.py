@@ -2,8 +2,8 @@
 
 Most targets name one output per sample, or compute a score from the outputs by a callable (`Computed`). A `Seed` gives
 relevance to several outputs at once, so that the explanation shows the evidence for one class against others:
-`contrast`, `log_odds`, `clrp`, `sglrp`. Jung et al. (2021) warn that these differences may erase evidence that
-classes share: see docs/how-to/targets.md.
+`contrast`, `log_odds`, `log_probability`, `clrp`, `sglrp`. Jung et al. (2021) warn that these differences may erase
+evidence that classes share: see docs/how-to/targets.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .tape.trace import Trace
 from .tape.values import Op, Value, reached, tensors_in
 from .tape.verification import verify_target
 
-__all__ = ["Seed", "clrp", "contrast", "log_odds", "sglrp"]
+__all__ = ["Seed", "clrp", "contrast", "log_odds", "log_probability", "sglrp"]
 
 Samples = slice | Tensor | list[int]
 COMPUTED = "The target callable must return a tensor computed from the output, one score per sample."
@@ -173,7 +173,8 @@ class Computed(Target):
             )
         if not self.whole and tuple(score.shape) not in ((batch,), (batch, 1)):
             raise ValueError(
-                f"{returned} for a batch of {batch}: reduce it to one score per sample, for example with .sum(-1)."
+                f"{returned} for a batch of {batch}: reduce it to one score per sample, for example with "
+                ".flatten(1).sum(1)."
             )
 
     def __repr__(self) -> str:
@@ -183,18 +184,25 @@ class Computed(Target):
 class Seed(Target):
     """Relevance for several outputs at once; called with a model's output it gives the score that is meant.
 
-    `target` and, of a contrast, `against` are given as to `Target`.
+    `target` and, of a contrast, `against` are given as to `Target`. `axis` is that of the classes, where the output is
+    not (batch, classes).
     """
 
     whole = False
+    axis: int | None = None
 
-    def __init__(self, name: str, target: Any = None, against: Any = None) -> None:
+    def __init__(self, name: str, target: Any = None, against: Any = None, axis: int | None = None) -> None:
         self.name, self.target, self.against = name, _checked(target), _checked(against)
+        if axis is not None:  # seeds that 0.2.0 stored have none
+            self.axis = axis
 
     @property
     def sides(self) -> list[Target]:
         """The class that is explained, and the one it is contrasted with."""
         return [Target(self.target), *([Target(self.against)] if self.name == "contrast" else [])]
+
+    def _with(self, sides: list[Any]) -> Seed:
+        return Seed(self.name, sides[0], sides[1] if len(sides) > 1 else None, self.axis)
 
     @property
     def given(self) -> Any:
@@ -208,11 +216,11 @@ class Seed(Target):
 
     def of(self, samples: Samples) -> Seed:
         """The seed of some samples of the batch."""
-        return Seed(self.name, *(side.of(samples).given for side in self.sides))
+        return self._with([side.of(samples).given for side in self.sides])
 
     def fixed(self, winners: Callable[[], Tensor]) -> Seed:
         """The seed with these winners, (batch,), where it names no class, so that it follows no other output."""
-        return Seed(self.name, *(side.fixed(winners).given for side in self.sides))
+        return self._with([side.fixed(winners).given for side in self.sides])
 
     def bound(self, output: Tensor) -> Seed:
         """The seed with the winners of this output where it names no class."""
@@ -223,19 +231,20 @@ class Seed(Target):
         chosen, *others = [side.relevance(output)[1] for side in self.sides]
         if others and bool((chosen * others[0]).any()):
             raise ValueError(f"{self!r} contrasts a class with itself: name two.")
-        if not others and (output.dim() != 2 or output.shape[1] < 2):
+        fits = output.dim() == 2 or self.axis is not None
+        if not others and not (fits and output.shape[self.axis or 1] > 1):
             raise ValueError(
                 f"{self.name} compares a class with all others; the output has shape {tuple(output.shape)}: take "
-                "targets.contrast, or a callable."
+                "targets.contrast, or name the axis of the classes in targets.log_odds(place, axis=…)."
             )
-        return _contrast(output, chosen - others[0]) if others else _SEEDS[self.name][0](output, chosen)
+        return _contrast(output, chosen - others[0]) if others else _SEEDS[self.name][0](output, chosen, self.axis or 1)
 
     def score(self, output: Any) -> Tensor:
         """The score per sample that stands for the seed while a metric changes the input."""
         if self.name == "contrast":
             chosen, other = (side.score(output) for side in self.sides)
             return chosen - other
-        return _SEEDS[self.name][1](output, self.sides[0]._locate(output)[0])
+        return _SEEDS[self.name][1](output, self.sides[0]._locate(output)[0], self.axis or 1)
 
     __call__ = score
 
@@ -261,15 +270,25 @@ def contrast(target: Any, against: Any) -> Seed:
     return Seed("contrast", target, against)
 
 
-def log_odds(target: Any = None) -> Seed:
+def log_odds(target: Any = None, axis: int | None = None) -> Seed:
     """Why a class rather than the others: log p_t / (1 − p_t), explained on the differences z_t − z_n.
 
     With w_n = exp(z_n) / Σ_{m≠t} exp(z_m), each difference starts with R_n = w_n (z_t − z_n) (Montavon et al. 2019).
     The rule of a last linear layer is applied to the differences of its weights, w_t − w_n; after any other operation
     they are split in proportion, R_t = z_t and R_n = −w_n z_n. The sum, which is handed down, is z_t − Σ w_n z_n: the
-    log-odds plus the entropy of w.
+    log-odds plus the entropy of w. In an output with more axes than (batch, classes), `target` is an index tuple and
+    `axis` that of the classes; the differences are then split in proportion.
     """
-    return Seed("log_odds", target)
+    return Seed("log_odds", target, axis=axis)
+
+
+def log_probability(target: Any = None, axis: int | None = None) -> Seed:
+    """Why a class is probable: log p_t, whose gradient starts as R_n = p_n (z_t − z_n).
+
+    This is (1 − p_t) times the relevance of `log_odds`: the same map, and next to nothing where p_t is near 1. The sum
+    is log p_t plus the entropy of p.
+    """
+    return Seed("log_probability", target, axis=axis)
 
 
 def clrp(target: Any = None) -> Seed:
@@ -296,32 +315,43 @@ def _contrast(z: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(slope == 0, 0.0, slope * z), slope
 
 
-def _log_odds(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    slope = chosen - z.masked_fill(chosen.bool(), -torch.inf).softmax(1)
+def _log_odds(z: Tensor, chosen: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    slope = chosen - chosen.sum(axis, keepdim=True) * z.masked_fill(chosen.bool(), -torch.inf).softmax(axis)
     return _contrast(z, slope)
 
 
-def _clrp(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+def _log_probability(z: Tensor, chosen: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    return _contrast(z, chosen - chosen.sum(axis, keepdim=True) * z.softmax(axis))
+
+
+def _clrp(z: Tensor, chosen: Tensor, _: int) -> tuple[Tensor, Tensor]:
     others = (1 - chosen) * (z > -torch.inf)
     slope = chosen - others / others.sum(1, keepdim=True)
     return slope * _contrast(z, chosen)[0].sum(1, keepdim=True), slope
 
 
-def _sglrp(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+def _sglrp(z: Tensor, chosen: Tensor, _: int) -> tuple[Tensor, Tensor]:
     p = z.softmax(1)
     slope = (p * chosen).sum(1, keepdim=True) * (chosen - p)
     return slope, slope
 
 
+def _log_odds_of(z: Tensor, t: tuple[Tensor, ...], axis: int) -> Tensor:
+    places = tuple(torch.as_tensor(place, device=z.device) for place in t)
+    others = z.index_put(places, z.new_tensor(-torch.inf)).logsumexp(axis, keepdim=True).expand_as(z)
+    return z[t] - others[t]
+
+
 _SEEDS: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]] = {
-    "log_odds": (_log_odds, lambda z, t: z[t] - z.index_put(t, z.new_tensor(-torch.inf)).logsumexp(1)),
+    "log_odds": (_log_odds, _log_odds_of),
+    "log_probability": (_log_probability, lambda z, t, axis: z.log_softmax(axis)[t]),
     "clrp": (
         _clrp,
-        lambda z, t: z[t] - z.where(z > -torch.inf, torch.nan).index_put(t, z.new_tensor(torch.nan)).nanmean(1),
+        lambda z, t, _: z[t] - z.where(z > -torch.inf, torch.nan).index_put(t, z.new_tensor(torch.nan)).nanmean(1),
     ),
-    "sglrp": (_sglrp, lambda z, t: (z[t] - z.logsumexp(1)).exp()),
+    "sglrp": (_sglrp, lambda z, t, _: (z[t] - z.logsumexp(1)).exp()),
 }
-"""Of each seed: the relevance and the gradient, from scores and a one-hot target; the score, from scores and t."""
+"""Of each seed: relevance and gradient, from scores, a one-hot target and the axis; the score, from the place t."""
 
 
 # --- where in an output -----------------------------------------------------------------------------------------------
@@ -362,7 +392,7 @@ def _classes(output: Tensor, given: Any) -> Tensor:
     if output.dim() > 2:
         raise ValueError(
             f"The output has shape {shape}: say which score to explain, by an index tuple ({ranges(shape[1:])}) or a "
-            "callable such as target=lambda output: output[:, 2].mean(-1)."
+            "callable such as target=lambda output: output[:, 2].flatten(1).mean(1)."
         )
     batch, classes = shape
     if given is None and classes == 0:
@@ -415,12 +445,14 @@ def ranges(sizes: Sequence[int]) -> str:
 
 def _example(output: Any) -> str:
     """A score out of an output that is no tensor, as one would write it."""
+    first = next(iter(tensors_in(output)), None)
+    place = "[:, 0]" if first is None or first.dim() < 3 else "[:, 0].flatten(1).mean(1)"
     if isinstance(output, list | tuple) and not hasattr(output, "_fields"):
-        return "output[0][:, 3]"
+        return f"output[0]{place}"
     names = _fields(output)
     name = "logits" if "logits" in names or not names else names[0]
     attributes = hasattr(output, "__dataclass_fields__") or hasattr(output, "_fields")
-    return f"output.{name}[:, 3]" if attributes else f"output[{name!r}][:, 3]"
+    return f"output.{name}{place}" if attributes else f"output[{name!r}]{place}"
 
 
 def _fields(output: Any) -> list[Any]:
@@ -476,7 +508,8 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     relevance, slope = bound.relevance(output)
     if isinstance(bound, Seed):
         classes, last = None, value.producer and value.producer.map
-        if bound.name == "log_odds" and isinstance(last, Dense) and (last.bias is None or last.bias.dim() == 1):
+        differences = bound.name in ("log_odds", "log_probability") and output.dim() == 2
+        if differences and isinstance(last, Dense) and (last.bias is None or last.bias.dim() == 1):
             classes = slope.argmax(1) if len(slope) else None
             relevance = slope * (output - output.gather(1, slope.argmax(1, keepdim=True)))
         rows = relevance.flatten(1)

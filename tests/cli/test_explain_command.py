@@ -664,13 +664,13 @@ def test_the_library_and_the_command_call_methods_by_the_same_names(capsys: pyte
 
 def test_a_network_that_steps_over_pixels_is_told_once(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("cat.jpg", "-o", "out.png") == 0
-    assert "grid of dots" not in capsys.readouterr().out
+    assert "regular grid of dots" not in capsys.readouterr().out
     (photos / "network.py").write_text(
         NETWORK.replace("nn.Conv2d(8, 12, 3, padding=1)", "nn.Conv2d(8, 12, 1, stride=2)")
     )
     assert run("cat.jpg", "dog.jpg", "-o", "out/") == 0
     said = capsys.readouterr().out
-    assert said.count("A grid of dots is partly the network's own: 1 of its layers") == 1
+    assert said.count("it comes from the network, not from the photograph. 1 of its layers") == 1
     page = (Path(plrp.__file__).parent / "view" / "front" / "main.js").read_text(encoding="utf-8")
     assert lattice_sentence(1).replace("1 of", "${facts.skipping} of") in page
 

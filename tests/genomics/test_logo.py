@@ -11,8 +11,13 @@ matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from plrp.genomics import draw_logo, logo_page, plot_logos  # noqa: E402
-from plrp.genomics.logo import _GAP, COLOURS, _glyph  # noqa: E402
+from plrp.genomics import (  # noqa: E402
+    draw_logo,
+    encode,
+    logo_page,
+    plot_logos,
+)
+from plrp.genomics.logo import _GAP, COLOURS, _glyph, strongest_bases  # noqa: E402
 
 RNG = np.random.default_rng(0)
 
@@ -117,3 +122,20 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Nothing to draw"):
         logo_page([])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_share_of_the_mass_is_drawn_and_the_numbers_stay() -> None:
+    values = np.random.default_rng(0).normal(size=(4, 30)) * encode("ACGTAC" * 5)
+    before = values.copy()
+    for mass in (0.3, 0.8, 1.0):
+        drawn = strongest_bases(values, mass)
+        kept = np.abs(drawn).sum(0) > 0
+        size = np.abs(values).sum(0)
+        assert size[kept].sum() >= mass * size.sum() * (1 - 1e-9)
+        assert size[kept].sum() - size[kept].min() < mass * size.sum()  # one base less would be too few
+        assert np.array_equal(drawn[:, kept], values[:, kept])
+    assert np.array_equal(values, before)
+    with pytest.raises(ValueError, match="mass=0"):
+        strongest_bases(values, 0)
+    figure = plot_logos({"LRP": values}, "ACGTAC" * 5, mass=0.5)
+    assert figure.axes

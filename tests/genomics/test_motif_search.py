@@ -18,18 +18,20 @@ from plrp.genomics.motif_search import (
     Agreement,
     CutOff,
     Truth,
+    _tail,
     above,
     cut_off,
     cut_offs,
     explain_as,
     explain_null,
+    find_motifs,
     null_advice,
     run_settings,
     threshold_seqlets,
     verdict,
 )
 from plrp.genomics.motifs import Motif
-from plrp.genomics.seqlets import Match
+from plrp.genomics.seqlets import Match, named_match
 from plrp.genomics.sequences import Interval
 
 SITE = "TGACTCAC"
@@ -214,8 +216,10 @@ def test_a_null_that_removes_nearly_all_is_told(
     """Shuffled sequences that are explained as strongly as the run: nothing is above them."""
     maps = [per_base for _, per_base in read_relevance("out")]
     monkeypatch.setattr("plrp.genomics.motif_search.explain_null", lambda *args, **options: maps)
+    monkeypatch.setattr("plrp.genomics.motif_search.dinucleotide_shuffle", lambda letters, seed: letters)
     assert main("genomics motifs out --model net.py:build --no-match --out motifs".split()) == 0
     said = capsys.readouterr().out
+    assert "patterns, 0 are more frequent than in the null (FDR 0.05)." in said
     sentence = (
         "The null removed every seqlet: shuffled sequences hold as much relevance. Search with --cut 0.3 and without "
         "--model."  # a looser limit would leave none either
@@ -230,12 +234,44 @@ def test_a_null_that_removes_nearly_all_is_told(
     assert "--fdr" not in null_advice(5512, 4, 0.2, lambda: 551, 0.1)
 
 
+def test_a_pattern_survives_a_null_that_is_as_strong(
+    run: plrp.genomics.Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relevance of the null is stronger, but lies anywhere: no seqlet is above it, and the planted pattern is."""
+    maps = []
+    for _, per_base in read_relevance("out"):
+        maps.append(np.zeros_like(per_base))
+        maps[-1][:, 20:28] = 5.0
+    monkeypatch.setattr("plrp.genomics.motif_search.explain_null", lambda *args, **options: maps)
+    found = find_motifs("out", model=Detector(), match=False)
+    assert found.believed == 0
+    assert any(SITE in one.motif.consensus or "GTGAGTCA" in one.motif.consensus for one in found.patterns)
+    assert f"{len(found.patterns)} are more frequent than in the null" in found.advice
+    assert sum(len(hits) for hits, _ in found.hits) > 20
+
+
+def test_the_tail_of_a_binomial_distribution() -> None:
+    assert _tail(0, 7, 0.3) == pytest.approx(1)
+    assert _tail(3, 3, 0.5) == pytest.approx(0.125)
+    assert _tail(9, 10, 0.5) == pytest.approx(11 / 1024)
+
+
+def test_a_flat_pattern_gets_no_name() -> None:
+    flat = Motif("pattern", np.array([[0.4, 0.2, 0.2, 0.2]] * 8).T)
+    sharp = Motif("pattern", np.array([[0.97, 0.01, 0.01, 0.01]] * 8).T)
+    near = [Match(sharp, 1e-9, 1e-6, 0, 8, "+")]
+    assert named_match(flat, near) is None
+    assert named_match(sharp, near) is near[0]
+
+
 def test_only_a_match_beyond_chance_gives_its_name(
     run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for e, said, name in ((0.05, "JUN (MA0488), E = 0.05", "JUN"), (1.56, "no match (at best E = 1.6)", ".")):
         found = [Match(Motif("JUN", np.full((4, 8), 0.25), "MA0488"), e / 800, e, 0, 8, "+")]
-        monkeypatch.setattr("plrp.genomics.motif_search.match_motifs", lambda queries, targets, found=found: [found])
+        monkeypatch.setattr(
+            "plrp.genomics.motif_search.match_motifs", lambda queries, targets, found=found, **_: [found]
+        )
         monkeypatch.setattr("plrp.genomics.motif_search.compile_tomtom", lambda show: None)
         assert main("genomics motifs out --out motifs".split()) == 0
         assert said in capsys.readouterr().out
@@ -255,7 +291,7 @@ def test_patterns_are_matched_to_motifs_of_a_file(
 
     def match(queries: list[Motif], targets: list[Motif]) -> list[list[Match]]:
         asked.append([motif.name for motif in targets])
-        return [[Match(targets[0], 1e-6, 1e-6, 0, 8, "+")]]
+        return [[Match(targets[0], 1e-6, 1e-6, 0, 8, "+")]] * len(queries)
 
     monkeypatch.setattr("plrp.genomics.motif_search.match_motifs", match)
     monkeypatch.setattr("plrp.genomics.motif_search.compile_tomtom", lambda show: None)

@@ -26,6 +26,8 @@ from plrp.genomics import (
     variant_effects,
 )
 from plrp.genomics import variants as module
+from plrp.genomics.sequences import Genome
+from plrp.genomics.variants import _effect, window
 
 MOTIF = "TGACTCA"
 WIDTH = 60
@@ -374,3 +376,18 @@ def test_known_splice_variants_of_hbb(data: Path) -> None:
     assert effects[146].effect < 0
     assert effects[147].effect < 0
     assert effects[1148].effect > 3
+
+
+def test_relevance_that_changes_the_other_way_is_said(work: Path, contig: str) -> None:
+    """Where biases take more than the evidence gives, Σ of the difference has the other sign than the effect."""
+    place = window(variant(contig, 103, "G"), Genome("genome.fa"), WIDTH)
+    before, after = np.zeros(WIDTH), np.zeros(WIDTH)
+    after[5] = 0.4
+
+    def problem(score: float, said: str = "") -> str:
+        return _effect(place, [3.0, score, before, after], 1, said).problem
+
+    assert problem(3.5) == ""
+    assert problem(2.5) == "the relevance changes the other way than the score"
+    assert problem(2.999) == ""  # too small a change to have a sign
+    assert problem(2.5, "not finite") == "not finite"

@@ -191,7 +191,7 @@ def test_an_encoder_reads_and_a_decoder_writes(kind: str, bytewise: Any) -> None
     bundle = plrp.view.text_bundle(found, proportions=(0.1,), targets=1, inside="nothing")
     assert len(bundle.facts["tokens"]) == read.shape[1] + 1
 
-    feeds = [block.mlp for block in plrp.text.token_depths._blocks(found)]
+    feeds = [block.mlp for block in plrp.text.token_depths.blocks_of(found)]
     assert all(name is not None and name.endswith(("fc1", "wi_0")) for name in feeds)
 
     span = plrp.text.explain(model, bytewise, text, span=" Paris London", pruning=plrp.Pruning(0.2))
@@ -326,8 +326,6 @@ def test_unknown_tokens_stand_for_their_text_and_are_told(bert: Any, wordwise: A
         found = plrp.text.explain(bert, wordwise, "good xylophone zebra")
     assert [token.text for token in found.tokens if token.id == wordwise.unk_token_id] == [" xylophone", " zebra"]
     assert " zebra[UNK]" in found.show(colours=False)  # what was drawn is not what the model read
-    with pytest.raises(TypeError, match="one text at a time"):
-        plrp.text.explain(bert, wordwise, ["good", "bad"])  # type: ignore[arg-type]
 
 
 def test_the_strongest_token_has_the_strongest_colour(llama: Any, bytewise: Any) -> None:
@@ -368,8 +366,11 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
     whole.lm_head.weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
     cases: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
         ((pictures, bytewise, PROMPT), {}, ValueError, "not PicturesForConditionalGeneration: load it with"),
-        ((llama, bytewise, ids), {}, TypeError, "text is a string, got Tensor"),
-        ((llama, bytewise, llama.get_input_embeddings()(ids)), {}, TypeError, "text is a string, got Tensor"),
+        ((llama, bytewise, ids), {}, TypeError, "text is a string, .* got Tensor"),
+        ((llama, bytewise, llama.get_input_embeddings()(ids)), {}, TypeError, "text is a string, .* got Tensor"),
+        ((llama, bytewise, ("a", "b", "c")), {}, TypeError, "a pair of them as a tuple, .* got tuple of 3"),
+        ((llama, bytewise, PROMPT), {"score": "logits"}, ValueError, "score is 'logit', 'log-probability', 'log-odds'"),
+        ((llama, bytewise, PROMPT), {"pooling": "max"}, ValueError, "pooling is 'mean' or 'cls'"),
         ((llama, wordwise, PROMPT), {}, ValueError, "tokenizer of another model"),
         ((llama, bytewise, ""), {}, ValueError, "The text is empty"),
         ((bert, wordwise, "  "), {}, ValueError, "The text is empty"),
@@ -396,6 +397,182 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
+
+
+# --- scores beside the logit, several texts, pairs, similarities ------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["log-probability", "log-odds"])
+def test_an_answer_is_compared_with_all_others(how: str, llama: Any, bytewise: Any) -> None:
+    """By the gradient of log p, each token n starts with p_n (z_t − z_n); under p / (1 − p) with w_n (z_t − z_n)."""
+    found = plrp.text.explain(llama, bytewise, PROMPT, target=" Paris", score=how)
+    z, t = found.traced.scores.double(), found.number
+    p = z.softmax(-1)
+    slope = -p if how == "log-probability" else -p / (1 - p[t])
+    slope[t] = 0.0
+    slope[t] = -slope.sum()
+    expected = sum(
+        float(slope[n]) * found.traced.explain(target=n).relevance.double() for n in range(len(z)) if abs(slope[n]) > 0
+    )
+    assert found.score == pytest.approx(float((slope * z).sum()), abs=1e-4)
+    assert float((found.relevance - expected).abs().max()) < 1e-2 * float(expected.abs().max())
+    score = found.explanation.target(found.traced.trace.output)
+    log = p[t].log() if how == "log-probability" else (p[t] / (1 - p[t])).log()
+    assert float(score) == pytest.approx(float(log), abs=1e-4)
+    assert how in found.caption()
+    with pytest.raises(ValueError, match="compares with all answers: leave out against, or score"):
+        plrp.text.explain(llama, bytewise, PROMPT, target=" Paris", against=" London", score=how)
+
+
+def test_a_span_against_other_tokens_is_contrasted_step_by_step(llama: Any, bytewise: Any) -> None:
+    span = plrp.text.explain(llama, bytewise, "The capital of", span=" France is", against=[" Paris", None])
+    alone = plrp.text.explain(llama, bytewise, "The capital of", target=" France", against=" Paris")
+    assert torch.allclose(span[0].relevance, alone.relevance, atol=1e-5)
+    assert [one.against for one in span] == [" Paris", None]
+    assert span[0].score == pytest.approx(alone.score, abs=1e-5)
+    odds = plrp.text.explain(llama, bytewise, "The capital of", span=2, score="log-odds")
+    assert all(one.how == "log-odds" for one in odds)
+    with pytest.raises(ValueError, match="against is a list of 3, and 2 are explained"):
+        plrp.text.explain(llama, bytewise, "The capital of", span=2, against=[" Paris"] * 3)
+    with pytest.raises(ValueError, match="leave out target"):
+        plrp.text.explain(llama, bytewise, "The capital of", span=2, target=" Paris")
+    page = plrp.view.text_bundle(span, proportions=(0.1,), inside="nothing")
+    assert page.facts["scores"][0] == pytest.approx(alone.score, abs=1e-4)
+
+
+def test_a_list_of_texts_is_explained_one_by_one(llama: Any, bytewise: Any) -> None:
+    texts = [PROMPT, "The capital of Berlin is"]
+    found = plrp.text.explain(llama, bytewise, texts, target=[" Paris", " London"])
+    for one, text, target in zip(found, texts, (" Paris", " London"), strict=True):
+        alone = plrp.text.explain(llama, bytewise, text, target=target)
+        assert torch.equal(one.relevance, alone.relevance)
+        assert one.target == target
+
+
+def test_a_pair_is_read_as_the_tokenizer_joins_it(bert: Any, wordwise: Any) -> None:
+    import tokenizers
+
+    paired = word_tokenizer()
+    paired.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    paired.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    encoded = paired("a good film", "not to forget", return_tensors="pt")
+    assert encoded["token_type_ids"][0].tolist() == [0] * 5 + [1] * 4
+    found = plrp.text.explain(bert, paired, ("a good film", "not to forget"), target="good")
+    logits = bert(**encoded).logits[0]
+    assert found.score == pytest.approx(float(logits[1]), abs=1e-5)
+    assert [t.text for t in found.tokens] == [
+        "[CLS]",
+        "a",
+        " good",
+        " film",
+        "[SEP]",
+        " not",
+        " to",
+        " forget",
+        "[SEP]",
+    ]
+    assert "delete" not in plrp.text.text_explanation.text_questions(found.traced)["replacements"]
+    other = bert(encoded["input_ids"]).logits[0]
+    assert abs(float(other[1] - logits[1])) > 1e-4  # the types of the tokens matter
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_an_encoder_compares_two_texts(pooling: str, wordwise: Any) -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(wordwise), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = transformers.BertModel(config).eval()
+    texts = "a good film", "the film is not good"
+    found = plrp.text.explain(model, wordwise, texts, pooling=pooling)
+    states = [model(**wordwise(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+    first, second = (h.mean(0) if pooling == "mean" else h[0] for h in states)
+    assert found.score == pytest.approx(float(nn.functional.cosine_similarity(first, second, dim=0)), abs=1e-5)
+    assert [t.text for t in found.tokens if not t.special] == [
+        "a",
+        " good",
+        " film",
+        "the",
+        " film",
+        " is",
+        " not",
+        " good",
+    ]
+    assert float(found.explanation.closing()) < 1e-4
+    swapped = plrp.text.explain(model, wordwise, texts[::-1], pooling=pooling)
+    n = found.encoded
+    assert torch.allclose(found.relevance, torch.cat([swapped.relevance[-n:], swapped.relevance[:-n]]), atol=1e-5)
+    assert "answers" not in str(found)
+    with pytest.raises(ValueError, match="two texts have one similarity: leave target out"):
+        plrp.text.explain(model, wordwise, texts, target="good")
+    with pytest.raises(ValueError, match="two texts as a tuple, to compare them"):
+        plrp.text.explain(model, wordwise, "a good film")
+
+
+def test_the_page_counts_tokens_and_says_how_probable_a_contrast_is(llama: Any, bytewise: Any) -> None:
+    pruning = plrp.Pruning(p=0.2, unit="position")
+    found = plrp.text.explain(llama, bytewise, PROMPT, target=" Paris", against=" London", pruning=pruning)
+    page = plrp.view.text_bundle(found, proportions=(0.1, 0.4), targets=1, inside="nothing")
+    (target,) = page.facts["targets"]
+    p = found.traced.probabilities
+    paris, london = (bytewise(f" {city}").input_ids[0] for city in ("Paris", "London"))
+    assert target["probability"] == pytest.approx(float(p[paris] / (p[paris] + p[london])), abs=1e-5)
+    cut = page.facts["curves"]["tokens"]
+    assert cut[0] == 0.0
+    assert 0 < cut[1] <= cut[2] <= cut[3] < 1
+
+
+@pytest.mark.parametrize("by", ["zero", "mean", "resample"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_parts_are_ablated_as_by_hooks(kind: str, by: str, bytewise: Any) -> None:
+    model = built(kind, len(bytewise))
+    found = plrp.text.explain(model, bytewise, PROMPT, target=" Paris", against=" London")
+    parts = found.ablate(by)
+    assert len(parts) == 2 * 4 + 2 + len(found.tokens)
+    last = {"llama": "model.layers.1.mlp.down_proj", "gpt2": "transformer.h.1.mlp.c_proj"}[kind]
+    output = {"llama": "model.layers.0.self_attn.o_proj", "gpt2": "transformer.h.0.attn.c_proj"}[kind]
+    ids = bytewise(PROMPT, return_tensors="pt").input_ids
+    paris, london = (bytewise(f" {city}").input_ids[0] for city in ("Paris", "London"))
+
+    def score() -> float:
+        with torch.no_grad():
+            logits = model(ids).logits[0, -1]
+        return float(logits[paris] - logits[london])
+
+    def changed(x: Any, rows: slice, columns: slice) -> Any:
+        fill = {"zero": torch.zeros_like(x), "mean": x.mean(1, keepdim=True).expand_as(x)}[by]
+        x = x.clone()
+        x[:, rows, columns] = fill[:, rows, columns]
+        return x
+
+    whole, everywhere, values = score(), slice(None), {p[:2]: p for p in parts}
+    assert parts == sorted(parts, key=lambda p: -abs(p.effect))
+    assert "relevance and effect agree (Spearman): " in repr(parts)
+    assert set(parts.agreement) == {"head", "MLP", "token"}
+    if by == "resample":
+        again, other = found.ablate(by), found.ablate(by, seed=3)
+        assert again == parts
+        assert other != parts
+        return
+    cases = [(("head", "0.2"), output, (everywhere, slice(8, 12))), (("MLP", "1"), last, (everywhere, everywhere))]
+    for name, layer, place in cases:
+        hook = model.get_submodule(layer).register_forward_pre_hook(lambda _, x, at=place: (changed(x[0], *at),))
+        assert values[name].effect == pytest.approx(whole - score(), abs=1e-5)
+        hook.remove()
+    hook = model.get_input_embeddings().register_forward_hook(lambda _, x, y: changed(y, slice(3, 4), everywhere))
+    token = next(p for p in parts if p.kind == "token" and p.name.startswith("3 "))
+    assert token.effect == pytest.approx(whole - score(), abs=1e-5)
+    assert token.relevance == pytest.approx(float(found.relevance[3]), abs=1e-6)
+    hook.remove()
+
+
+def test_a_circuit_of_a_text(llama: Any, bytewise: Any) -> None:
+    pruning = plrp.Pruning(p=0.2, unit="neuron")
+    circuit = plrp.text.explain(llama, bytewise, PROMPT, target=" Paris", pruning=pruning).circuit(draws=1)
+    assert circuit.kept["the model"].of_score == 1.0
+    assert 0 <= circuit.kept["this circuit"].probability <= 1
 
 
 @pytest.mark.parametrize(

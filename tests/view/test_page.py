@@ -221,6 +221,27 @@ def test_a_channel_is_followed_to_the_input(visit: Visit, page: Path, bundle: Bu
     assert tab.locator("#path").is_hidden()  # another p is another explanation
 
 
+def test_a_click_on_a_pixel_lists_the_channels_that_reach_it(visit: Visit, page: Path, bundle: Bundle) -> None:
+    tab = visit(page)
+    values = {
+        (layer["name"], one["channel"]): bundle.relevance("through", one["through"])
+        for layer, ones in zip(bundle.facts["layers"], bundle.facts["channels"], strict=True)
+        for one in ones
+        if "through" in one
+    }
+    row, column = divmod(int(np.abs(next(iter(values.values()))).argmax()), SIDE)
+    box = tab.locator("#picture").bounding_box()
+    place = {"x": (column + 0.5) / SIDE * box["width"], "y": (row + 0.5) / SIDE * box["height"]}
+    tab.locator("#picture").click(position=place)
+    assert f"row {row}, column {column}" in tab.locator("#pixel").inner_text()
+    ranked = sorted((key for key in values if values[key][row, column]), key=lambda k: -abs(values[k][row, column]))
+    buttons = tab.locator("#pixel button")
+    assert buttons.count() == min(8, len(ranked))
+    assert buttons.first.inner_text().startswith(f"channel {ranked[0][1]} of {ranked[0][0]}")
+    buttons.first.click()
+    assert f"channel {ranked[0][1]} of {ranked[0][0]}" in tab.locator("#path-text").inner_text()
+
+
 def test_everything_by_keyboard(visit: Visit, page: Path) -> None:
     tab = visit(page)
     reached = []

@@ -104,7 +104,7 @@ def write_results(out: Path, search: MotifSearch) -> None:
     # p and E are those of the nearest motif
     lines, titles = [tsv_line("pattern", "consensus", "seqlets", "match", "id", "p", "e")], []
     for motif, number, matches in zip(motifs, counts, search.matches or [[]] * len(motifs), strict=True):
-        named = named_match(matches)
+        named = named_match(motif, matches)
         match = (named.motif.name, named.motif.id or ".") if named else (".", ".")
         nearest = (f"{matches[0].p:.3g}", f"{matches[0].e:.3g}") if matches else (".", ".")
         lines.append(tsv_line(motif.name, motif.consensus, number, *match, *nearest))
@@ -141,7 +141,7 @@ def print_results(search: MotifSearch) -> None:
         best = ""
         if search.matches:
             e = e_text(search.matches[number][0].e)
-            named = named_match(search.matches[number])
+            named = named_match(pattern.motif, search.matches[number])
             best = f": {named.motif}, E = {e}" if named else f": no match (at best E = {e})"
         tell(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
     for one in search.agreements:
@@ -150,7 +150,7 @@ def print_results(search: MotifSearch) -> None:
     for sentence in filter(None, (*search.verdict, search.advice)):
         tell(sentence)
     if search.cuts and not search.believed:
-        tell("No seqlet is above the null: seqlets.bed and hits.bed are empty.")
+        tell(f"No seqlet is above the null: seqlets.bed {'is' if search.patterns else 'and hits.bed are'} empty.")
     elif not any(len(hits) for hits, _ in search.hits):
         tell("No place of a pattern was found: hits.bed is empty.")
 

@@ -161,7 +161,7 @@ def summary(study: Study) -> str:
     lines = [f"test accuracy, {name}: {trained['test_accuracy']:.3f}" for name, trained in study.trainings.items()]
     lines += [f"{finding.verdict}: {finding.claim}" for finding in findings(study.sweeps, study.example)]
     for pattern, matches in zip(study.patterns, study.matches, strict=True):
-        best = named_match(matches)
+        best = named_match(pattern.motif, matches)
         name = f"is {best.motif}, E = {e_text(best.e)}" if best else "matches no known motif"
         lines.append(f"motif found: {pattern.motif.consensus} {name} ({pattern.count} seqlets)")
     return "\n".join(lines)

@@ -264,7 +264,7 @@ def motif_table(
     """Patterns of surviving seqlets, with their names if wanted, and the known motifs that they resemble most."""
     rows = []
     for pattern, candidates in zip(patterns, matches, strict=True):
-        best, named_one = candidates[0], named_match(candidates)
+        best, named_one = candidates[0], named_match(pattern.motif, candidates)
         others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in candidates[1:3])
         nearest = f"{escape(best.motif.name)} {escape(best.motif.id)}"
         match = f"<b>{nearest}</b>" if named_one else f"no match; nearest: {nearest}"

@@ -101,7 +101,7 @@ METRICS = {
     "max_sensitivity": MetricStyle("Max sensitivity", -1),
     "pixel_flipping_auc": MetricStyle("Pixel-flipping AUC", -1),
     "symmetric_relevance_gain": MetricStyle("Symmetric relevance gain", 1),
-    "score_kept": MetricStyle("Share of the score kept", 0),
+    "score_kept": MetricStyle("Σ R of the input ÷ score", 0),
     "mass_at_input": MetricStyle("Σ|R| of the input over the score", 0),
     "broken": MetricStyle("Share of explanations whose arithmetic broke", 0),
 }

@@ -139,14 +139,16 @@ def logo_page(
     width: float | None = None,
     row_height: float = 1.0,
     same_scale: bool = False,
+    mass: float = 1.0,
     first_base: int = 0,
     dpi: int = 150,
 ) -> Figure:
     """A page of many sequences, each an entry (title, rows, letters, sites) as in `plot_logos`.
 
     `window` (start, end) zooms. `same_scale` gives all rows of a sequence the same y-axis. `first_base` is the number
-    under the first base. `width` and `row_height` are in inches. `path` is written as PNG, SVG or PDF by its ending;
-    the same data give the same bytes.
+    under the first base. `mass`: of each row only the strongest bases are drawn that hold this share of Σ|relevance|;
+    the numbers stay as they are. `width` and `row_height` are in inches. `path` is written as PNG, SVG or PDF by its
+    ending; the same data give the same bytes.
     """
     figure = new_figure(extra="genomics", what="Logos")
     if not sequences:
@@ -167,7 +169,8 @@ def logo_page(
             place = 0.06 / width, (y + 0.24) / total
             figure.text(*place, title, fontsize=9, fontweight="bold", va="bottom", parse_math=False)
         stop = min(end, len(letters))
-        cut = {label: np.asarray(values).astype(np.float64)[..., begin:stop] for label, values in rows.items()}
+        drawn = {label: strongest_bases(np.asarray(values).astype(np.float64), mass) for label, values in rows.items()}
+        cut = {label: values[..., begin:stop] for label, values in drawn.items()}
         for number, (label, values) in enumerate(cut.items()):
             y -= row_height
             ax = figure.add_axes((left, (y + 0.06) / total, right - left, (row_height - 0.12) / total))
@@ -180,6 +183,22 @@ def logo_page(
     if path is not None:
         save_figure(figure, path, dpi=dpi)
     return figure
+
+
+def strongest_bases(values: Floats, mass: float) -> Floats:
+    """Relevance (position,) or (4, position) of the fewest bases that hold a share of Σ|relevance|; 0 elsewhere.
+
+    >>> strongest_bases(np.array([5.0, -1.0, 3.0, 1.0]), 0.8).tolist()
+    [5.0, 0.0, 3.0, 0.0]
+    """
+    if not 0 < mass <= 1:
+        raise ValueError(f"mass={mass}: a share of the relevance, above 0 and at most 1.")
+    size = np.abs(values).reshape(-1, values.shape[-1]).sum(0)
+    order = np.argsort(-size, kind="stable")
+    before = np.cumsum(size[order]) - size[order]
+    kept = np.zeros(size.shape, bool)
+    kept[order[before < mass * size.sum() * (1 - 1e-9)]] = True
+    return np.where(kept, values, 0.0) if mass < 1 else values
 
 
 def around_strongest(relevance: npt.NDArray[Any], sites: Sequence[tuple[int, int]], width: int = 54) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -359,11 +360,15 @@ def find_motifs(
     run = _RunSeqlets(Path(folder), settings, model, show_progress)
     cuts = run.cut_offs(settings.limit)
     believed = run.above(cuts)
+    advice = run.advice(_count(believed)) if cuts else ""
     agreements, sentences = ([], []) if truth is None else run.compared(truth, believed if cuts else None)
     patterns = run.patterns(believed)
+    if advice:  # relevance is spread out: no single seqlet is stronger than chance, but patterns may be more frequent
+        patterns, tried = run.enriched(settings.limit)
+        advice += f" Of {tried} patterns, {len(patterns)} are more frequent than in the null (FDR {settings.limit:g})."
     return MotifSearch(
         patterns=patterns,
-        hits=run.hits(patterns, believed),
+        hits=run.hits(patterns, run.batches if advice else believed),
         matches=run.matches(patterns) if settings.match and patterns else [],
         cuts=cuts,
         agreements=agreements,
@@ -373,7 +378,7 @@ def find_motifs(
         believed=_count(believed),
         intervals=run.intervals,
         verdict=sentences,
-        advice=run.advice(_count(believed)) if cuts else "",
+        advice=advice,
     )
 
 
@@ -413,10 +418,41 @@ class _RunSeqlets:
     @cached_property
     def null(self) -> list[tuple[Seqlets, Ints]]:
         """The seqlets of the shuffled examples, and the classes of the originals."""
+        classes = [of_batch for _, _, of_batch in self.examples]
+        return [
+            (threshold_seqlets(one, self.settings.share), c) for one, c in zip(self.null_maps, classes, strict=True)
+        ]
+
+    @cached_property
+    def null_maps(self) -> list[Values]:
+        """The relevance of the shuffled examples."""
         assert self.model is not None
-        sample, _, classes = zip(*self.examples, strict=True)
-        maps = explain_null(self.model, sample, self.rules, seed=self.settings.seed, **self.options)
-        return [(threshold_seqlets(one, self.settings.share), c) for one, c in zip(maps, classes, strict=True)]
+        sample = [sequences for sequences, _, _ in self.examples]
+        return explain_null(self.model, sample, self.rules, seed=self.settings.seed, **self.options)
+
+    def enriched(self, limit: float) -> tuple[list[Pattern], int]:
+        """The patterns that are more frequent than in the null, at a false discovery rate over all, and how many were
+        tried.
+
+        They are made of every other sequence and counted in the others, to which they were not fit. Given all sites of
+        a pattern, those in the run are binomial if chance alone puts them there.
+        """
+        pairs = list(enumerate(self.batches))  # of batches of one sequence every other one
+        parity = [[(s.chosen((s.sequence + k) % 2 == odd), names) for k, (s, names) in pairs] for odd in (0, 1)]
+        patterns = self.patterns(parity[0])
+        run, null = np.zeros((2, len(patterns)), np.int64)
+        for hits, _ in self.hits(patterns, parity[1]):
+            run += np.bincount(hits.pattern, minlength=len(patterns))
+        for (sequences, _, _), (seqlets, _), per_base in zip(self.examples, self.null, self.null_maps, strict=True):
+            shuffled = encode(dinucleotide_shuffle(sequences.letters, self.settings.seed))
+            null += np.bincount(find_hits(patterns, seqlets, shuffled, per_base).pattern, minlength=len(patterns))
+        ours = max(1, sum((len(names) + k % 2) // 2 for k, (_, names) in pairs))
+        theirs = sum(len(classes) for _, _, classes in self.examples)
+        chance = [_tail(int(n), int(n + m), ours / (ours + theirs)) for n, m in zip(run, null, strict=True)]
+        order, kept = np.argsort(chance), 0
+        for rank, number in enumerate(order, 1):  # Benjamini and Hochberg
+            kept = rank if chance[number] <= limit * rank / len(patterns) else kept
+        return [patterns[number] for number in sorted(order[:kept])], len(patterns)
 
     def cut_offs(self, limit: float) -> dict[int | None, CutOff]:
         """The cut-offs at a false discovery rate; none without a model."""
@@ -499,12 +535,15 @@ class _RunSeqlets:
     def matches(self, patterns: Sequence[Pattern]) -> list[list[Match]]:
         """The known motifs nearest to each pattern."""
         compile_tomtom(self.show_progress)
-        matches: list[list[Match]] = []
-        with progress("comparing with known motifs", len(patterns), self.show_progress) as step:
-            for pattern in patterns:
-                matches += match_motifs([pattern.motif], self.settings.database)
-                step(1)
-        return matches
+        with progress("comparing with known motifs", None, self.show_progress):
+            return match_motifs([pattern.motif for pattern in patterns], self.settings.database)
+
+
+def _tail(least: int, trials: int, chance: float) -> float:
+    """The probability of at least so many successes: the tail of a binomial distribution."""
+    log = [math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in range(trials + 1)]
+    terms = (log[k] + k * math.log(chance) + (trials - k) * math.log1p(-chance) for k in range(least, trials + 1))
+    return min(1.0, math.fsum(map(math.exp, terms)))
 
 
 def _count(batches: Sequence[SeqletBatch]) -> int:

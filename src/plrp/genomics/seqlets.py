@@ -256,7 +256,7 @@ def _pattern(name: str, counts: Floats, relevance: Floats, count: int) -> Patter
 
 
 class Match(NamedTuple):
-    """A motif similar to a query, by TOMTOM: `p` per comparison, `e` = p × number of targets."""
+    """A motif similar to a query, by TOMTOM: `p` per comparison, `e` = p × number of queries × number of targets."""
 
     motif: Motif
     p: float
@@ -267,13 +267,17 @@ class Match(NamedTuple):
 
 
 NAMED = 0.05
-"""The largest E-value at which a pattern gets a motif's name. E is the number of motifs that chance makes as similar;
-0.05 is p ≤ 0.05 by Bonferroni over all motifs that are compared. TOMTOM itself lists matches up to E = 10."""
+"""The largest E-value at which a pattern gets a motif's name. E is the number of matches that chance makes as similar;
+0.05 is p ≤ 0.05 by Bonferroni over all comparisons of patterns with motifs. TOMTOM itself lists matches up to 10."""
+
+LEAST_BITS = 5.0
+"""A pattern with less information gets no name: its sites come by chance every 32 bases."""
 
 
-def named_match(matches: Sequence[Match]) -> Match | None:
-    """The best of a pattern's matches (best first) if it is closer than chance allows (`NAMED`), else None."""
-    return matches[0] if matches and matches[0].e <= NAMED else None
+def named_match(pattern: Motif, matches: Sequence[Match]) -> Match | None:
+    """The best of a pattern's matches (best first) if it is closer than chance allows and the pattern is not flat."""
+    near = matches and matches[0].e <= NAMED and float(pattern.information.sum()) >= LEAST_BITS
+    return matches[0] if near else None
 
 
 def e_text(value: float) -> str:
@@ -298,6 +302,7 @@ def match_motifs(
     with needed("Matching motifs needs memelite", "genomics"):
         from memelite import tomtom
     known = jaspar_motifs() if targets is None else targets
+    tried = len(queries) * len(known)
     matrices = [q.probabilities if isinstance(q, Motif) else np.asarray(q, np.float64) for q in queries]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about few targets, which its documentation explains
@@ -306,7 +311,7 @@ def match_motifs(
         )
     return [
         [
-            Match(known[int(i)], float(p), float(p) * len(known), int(offset), int(overlap), "-" if strand else "+")
+            Match(known[int(i)], float(p), float(p) * tried, int(offset), int(overlap), "-" if strand else "+")
             for p, offset, overlap, strand, i in zip(*columns, strict=True)
         ]
         for columns in zip(p, offsets, overlaps, strands, index, strict=True)
@@ -329,6 +334,13 @@ def compile_tomtom(show_progress: bool | None = False) -> None:
             match_motifs([np.full((4, 6), 0.25)])
 
 
+def strongest_stretches(seqlets: Seqlets, per_base: npt.ArrayLike, width: int = 24) -> Seqlets:
+    """Each seqlet, cut to at most `width` bases around its strongest stretch: the site within a longer region."""
+    middle = _strongest_middle(seqlets, np.asarray(per_base, np.float64), width // 3)
+    start = np.maximum(seqlets.start, np.minimum(middle - width // 2, seqlets.end - width))
+    return replace(seqlets, start=start, end=np.minimum(seqlets.end, start + width))
+
+
 PSEUDOCOUNT = 1 / 16
 """Added to each letter of a single site: one observation is not certain, and TOMTOM then matches wide motifs better."""
 
@@ -347,11 +359,9 @@ def match_seqlets(
     cannot tell motifs of one family (the ETS factors, say) apart. For reliable names, match patterns of many seqlets
     (`find_patterns`).
     """
-    middle = _strongest_middle(seqlets, np.asarray(per_base, np.float64), width // 3)
-    start = np.maximum(seqlets.start, np.minimum(middle - width // 2, seqlets.end - width))
-    end = np.minimum(seqlets.end, start + width)
+    seqlets = strongest_stretches(seqlets, per_base, width)
     queries = [
         (onehot[s, :, a:b].astype(np.float64) + PSEUDOCOUNT) / (onehot[s, :, a:b].sum(0) + 4 * PSEUDOCOUNT)
-        for s, a, b in zip(seqlets.sequence, start, end, strict=True)
+        for s, a, b in zip(seqlets.sequence, seqlets.start, seqlets.end, strict=True)
     ]
     return [matches[0] for matches in match_motifs(queries, targets, top=1)]

@@ -102,7 +102,8 @@ ALLELE_COLUMNS = (
 )
 """Positions count from 1, as in the VCF. `unknown_bases` counts the bases of the window other than A, C, G and T.
 `target` is the explained class, or the target as it was given. `problem` says what broke in the
-arithmetic of an explanation (a value of `plrp.balance.Problem`), and is empty otherwise."""
+arithmetic of an explanation (a value of `plrp.balance.Problem`), or that Σ of the difference has the other sign than
+the effect (`plrp.genomics.variants.TURNED`), and is empty otherwise."""
 
 BASE_COLUMNS = (
     "number:int64 position:int64 base_reference:string base_alternative:string relevance_reference:float32 "

@@ -40,6 +40,9 @@ UNKNOWN_CONTIG = "contig not in the genome"
 MISMATCH = "reference differs from the genome"
 PAST_END = "window past the end of the contig"
 TOO_LONG = "allele longer than half the window"
+TURNED = "the relevance changes the other way than the score"
+SMALL = 1e-3
+"""Changes of less than this share of the score have no sign to speak of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,8 @@ class VariantEffect:
     `letters_alternative` with '-' for missing bases, `relevance_reference` and `relevance_alternative` (column,), 0
     there. `start` is the coordinate of the first column, `anchor` the column of the variant's first base, `target` the
     explained class (−1 where the target is not a class). `problem` is what broke in the arithmetic of one of the two
-    explanations (a value of `plrp.balance.Problem`), empty where nothing did.
+    explanations (a value of `plrp.balance.Problem`), or that Σ of the difference has the other sign than the effect;
+    empty where nothing did.
     """
 
     variant: Variant
@@ -376,4 +380,7 @@ def _effect(window: Window, means: Sequence[Any], target: int, problem: str) -> 
     place = window.variant, window.start, window.variant.position - window.start
     scores = float(means[0]), float(means[1])
     before, after = (row.tobytes().decode() for row in letters)
+    total, effect = float(relevance[1].sum() - relevance[0].sum()), scores[1] - scores[0]
+    if not problem and total * effect < 0 and min(abs(total), abs(effect)) > SMALL * max(map(abs, scores)):
+        problem = TURNED
     return VariantEffect(*place, *scores, before, after, relevance[0], relevance[1], target, problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -90,6 +90,51 @@ class LiveTensors:
         return bool(self._declared) and any(
             (alive := self._declared.get(id(tensor))) is not None and alive() is tensor for tensor in tensors
         )
+
+
+class Wrapped(nn.Module):
+    """A model in another form, whose layers and parameters keep the model's own names."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.training = getattr(model, "training", False)  # not `train`, which would set it in all layers of the model
+        self.model = model
+
+    def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:
+        """The modules of the model."""
+        known = isinstance(self.model, nn.Module)
+        return iter(self.model.named_modules(memo, prefix, remove_duplicate) if known else [])
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """The parameters of the model."""
+        return iter(self.model.named_parameters(*args, **kwargs) if isinstance(self.model, nn.Module) else [])
+
+
+class ByName(Wrapped):
+    """A model that is called with its inputs by name: `model(**batch)`; `others` are passed on as they are."""
+
+    def __init__(self, model: Any, names: Sequence[str], others: Mapping[str, Any]) -> None:
+        super().__init__(model)
+        self.names, self.others = tuple(names), dict(others)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """The model's output."""
+        try:
+            return self.model(**dict(zip(self.names, inputs, strict=True)), **self.others)
+        except TypeError as error:
+            if "keyword argument" not in str(error):
+                raise
+            raise TypeError(f"{error}: name the inputs as the model does, or give the tensors in a tuple.") from error
+
+    @classmethod
+    def of(cls, model: Any, inputs: Any) -> tuple[Any, Any]:
+        """The model and its inputs by place, where these are a mapping from names to tensors."""
+        if not isinstance(inputs, Mapping):
+            return model, inputs
+        tensors = {name: x for name, x in inputs.items() if isinstance(x, Tensor)}
+        others = {name: x for name, x in inputs.items() if name not in tensors}
+        given = tuple(tensors.values())
+        return cls(model, list(tensors), others), given[0] if len(given) == 1 else given
 
 
 class LayerNames:

@@ -31,7 +31,7 @@ from .operations import (
 )
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
-from .refusals import refuse_active
+from .refusals import EXPORTED, refuse_active
 from .seam import run_noting_winners
 from .values import Call, Op, Value, bit_sums, carries, gathered, replaced
 from .written_out import with_draws, written_out
@@ -291,6 +291,7 @@ class Recorder(TorchFunctionMode):
     def refuse_call(self, call: Call, fault: str) -> None:
         """Refuse a call that writes into memory."""
         name = spelled(call.function)
+        fault += f" {EXPORTED}" if name.startswith("aten.") else ""
         self.refuse(TraceError(f"`{name}`{self.after()} {fault}"), name)
 
     def layer_before(self) -> str | None:
@@ -431,6 +432,8 @@ def _in_code() -> str:
         room = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if room not in ("torch", "plrp"):
             code = frame.f_code
-            return f" ({Path(code.co_filename).name}, line {frame.f_lineno}, in {code.co_name})"
+            remedy = f", part of {room}: derive a class from the module it is in, and write that step anew there"
+            whose = remedy if "site-packages" in code.co_filename else ""
+            return f" ({Path(code.co_filename).name}, line {frame.f_lineno}, in {code.co_name}{whose})"
         frame = frame.f_back
     return ""

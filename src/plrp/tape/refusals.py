@@ -46,6 +46,12 @@ def as_batch(samples: Any) -> Batch:
     return samples
 
 
+DETECTORS = frozenset(("FasterRCNN", "RetinaNet", "SSD"))
+"""torchvision's classes that `plrp.vision.detect` knows, Mask and Keypoint R-CNN as kinds of Faster R-CNN."""
+QUANTISED = "Relevance needs real weights: explain the model as it was before its layers were quantised."
+EXPORTED = "Of a program of torch.export, explain the Python model that was exported."
+
+
 def check_inputs(inputs: Tensor | Sequence[Tensor], samples: Batch = 0) -> list[Tensor]:
     """The inputs as a list of tensors (batch, ...), refused where relevance would have no meaning.
 
@@ -134,6 +140,13 @@ def check_model(model: Any) -> None:
         raise TypeError(f"The model is a class, not a module: make one with `{model.__name__}(…).eval()`.")
     if isinstance(model, Tensor) or (isinstance(model, list | tuple) and model and isinstance(model[0], Tensor)):
         raise TypeError("The model is a tensor: the model comes first, plrp.explain(model, inputs).")
+    if type(model).__name__ == "ExportedProgram":
+        raise TypeError("The model is a program of torch.export: explain the Python model that was exported.")
+    if DETECTORS.intersection(c.__name__ for c in type(model).__mro__ if "models.detection" in c.__module__):
+        raise TypeError(
+            "The model is a detector, which returns boxes: find them by `found = plrp.vision.detect(model, picture)`, "
+            "and explain one by `plrp.explain(found.boxes[0].scores, found.inputs, target=found.boxes[0].label)`."
+        )
     if not callable(model):
         wraps = isinstance(getattr(model, "module", None), nn.Module)
         hint = "give its `.module`" if wraps else "make or load the module first"
@@ -305,6 +318,9 @@ def _independent(trace: Trace, tensors: Sequence[Tensor]) -> str:
             f"`{spelled(last.function)}` ('{last.name}'). A later step hides it (a scripted or compiled function, "
             "numpy, Python numbers, another thread) or returns constants: explain the model up to there."
         )
+    modules = recorder.model.modules() if isinstance(recorder.model, nn.Module) else ()
+    if any("quantized" in type(module).__module__ for module in modules):
+        return f"The output depends on the input by quantised layers alone. {QUANTISED}"
     return (
         "The output does not depend on the input by any operation that torch shows: a scripted or compiled model, "
         "numpy, or a detour through Python numbers hides it. Give the plain Python model."
@@ -375,7 +391,9 @@ def _remedy(op: Op) -> str:
             "`samples=None`, or several graphs with `samples=` the vector of each node's graph."
         )
     if spelled(op.function).startswith("quantized."):
-        return "Relevance needs real weights: explain the model as it was before its layers were quantised."
+        return QUANTISED
+    if spelled(op.function).startswith("aten."):
+        return EXPORTED
     if op.reason == NOT_FINITE:
         return (
             "Write a function that is finite at 0 (log1p for log), or give this call a function (relevance, output, "

@@ -28,6 +28,7 @@ from plrp.references import References
 
 from .constants import constants_of, constants_read, digests
 from .difference import DifferenceTrace
+from .live_tensors import ByName
 from .locating import MIXES
 from .operations import spelled
 from .own_rules import refuse_unused, rules_for, rules_in_force
@@ -71,7 +72,7 @@ _targets: set[Any] = set()  # verified targets: functions by content, operations
 
 def trace(
     model: Callable[..., Any],
-    inputs: Tensor | Sequence[Tensor],
+    inputs: Any,
     *,
     samples: Any = 0,
     rules: Mapping[Any, Any] | None = None,
@@ -85,6 +86,7 @@ def trace(
     `plrp.explain` takes it, the trace is a difference of two passes. The model is not touched. An operation without a
     rule raises `UnsupportedOperation`.
     """
+    model, inputs = ByName.of(model, inputs)
     own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
     with rules_for(rules or {}):  # of a copy: the user may change the tensors later
         samples = as_batch(samples)

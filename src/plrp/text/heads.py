@@ -1,16 +1,18 @@
-"""The kind of answer of a language model (a class, the next token or a masked one), and the models that are refused."""
+"""The kind of answer of a language model (a class, the next or a masked token, a similarity), and what is refused."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-Kind = Literal["class", "next token", "masked token"]
+from plrp.tape.live_tensors import Wrapped
+
+Kind = Literal["class", "next token", "masked token", "similarity"]
 
 ENDINGS: dict[str, Kind] = {
     "ForSequenceClassification": "class",
@@ -58,14 +60,20 @@ def begins_with(model: Any) -> list[int]:
     raise ValueError("The model's configuration has no decoder_start_token_id: set it in model.config.")
 
 
-def kind_of(model: type) -> Kind:
-    """The kind of answer of the models of a class, by its name or that of a class it derives from."""
+def kind_of(model: type, pair: bool = False) -> Kind:
+    """The kind of answer of the models of a class, by its name or that of a class it derives from.
+
+    An encoder without a head compares a `pair` of texts.
+    """
     endings = [ending for one in model.__mro__ for ending in ENDINGS if one.__name__.endswith(ending)]
+    if pair and not endings and model.__name__.endswith("Model") and not _reads_text(model):
+        return "similarity"
     if not endings or (endings[0] in ENCODING and not _reads_text(model)):
         raise ValueError(
-            "plrp.text explains models that classify a text or predict its next or masked token, not "
-            f"{model.__name__}: load it with AutoModelForSequenceClassification, AutoModelForCausalLM, "
-            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM, or call plrp.explain on a function of its inputs."
+            "plrp.text explains models that classify a text or predict its next or masked token, "
+            f"not {model.__name__}: load it with AutoModelForSequenceClassification, AutoModelForCausalLM, "
+            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM, give an encoder (AutoModel) two texts as a tuple, to "
+            "compare them, or call plrp.explain on a function of its inputs."
         )
     return ENDINGS[endings[0]]
 
@@ -93,21 +101,31 @@ def check_model(model: Any, tokenizer: Any, ids: Tensor) -> None:
         raise ValueError(f"The text has {ids.shape[1]} tokens, the model reads {most}: shorten it.")
 
 
-class Forward(nn.Module):
+class Forward(Wrapped):
     """From token ids (1, tokens) to the model's scores: (1, classes), or (1, positions, vocabulary).
 
     Caches and attentions that the model is configured to return are left out. A causal model computes the scores of the
     last `positions` only, if it can. Layers keep the model's own names. If there is an encoder, it reads the first
-    `encoded` tokens, and the decoder reads the others.
+    `encoded` tokens, and the decoder reads the others. Of a similarity, the first `encoded` tokens are the first text;
+    `pooling` makes the vector of a text, "mean" of its tokens, or "cls", the first. `segments`: types of the tokens.
     """
 
-    def __init__(self, model: Any, kind: Kind, positions: int = 1, encoded: int = 0) -> None:
-        super().__init__()
-        self.train(model.training)
-        self.model = model
-        self.encoded = encoded
+    def __init__(
+        self,
+        model: Any,
+        kind: Kind,
+        positions: int = 1,
+        encoded: int = 0,
+        segments: Sequence[int] = (),
+        pooling: str = "mean",
+    ) -> None:
+        super().__init__(model)
+        if pooling not in ("mean", "cls"):
+            raise ValueError(f"pooling is 'mean' or 'cls', got {pooling!r}.")
+        self.encoded, self.kind, self.pooling = encoded, kind, pooling
         self.positions = positions if kind == "next token" else 0
         known = inspect.signature(model.forward).parameters
+        self.segments = torch.tensor(segments) if any(segments) and "token_type_ids" in known else None
         wanted = {"use_cache": False, "output_attentions": False, "output_hidden_states": False, "return_dict": True}
         flexible = any(p.kind is p.VAR_KEYWORD for p in known.values())
         self.options: dict[str, Any] = {name: value for name, value in wanted.items() if name in known or flexible}
@@ -118,21 +136,20 @@ class Forward(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """The scores."""
-        n = self.encoded
+        n, options = self.encoded, dict(self.options)
+        if self.kind == "similarity":
+            texts = [self.model(part, **options).last_hidden_state for part in (ids[:, :n], ids[:, n:])]
+            first, second = (h.mean(1) if self.pooling == "mean" else h[:, 0] for h in texts)
+            return nn.functional.cosine_similarity(first, second)[:, None]
+        if self.segments is not None:  # other lengths go on with the last type
+            places = torch.arange(ids.shape[1]).clamp(max=len(self.segments) - 1)
+            options["token_type_ids"] = self.segments[places].expand(len(ids), -1).to(ids.device)
         if n:  # a spare token at the end: a lone position would be pruned as if it were none
             begun = torch.cat([ids[:, n:], ids[:, -1:]], 1)
-            logits: Tensor = self.model(input_ids=ids[:, :n], decoder_input_ids=begun, **self.options).logits[:, :-1]
+            logits: Tensor = self.model(input_ids=ids[:, :n], decoder_input_ids=begun, **options).logits[:, :-1]
         else:
-            logits = self.model(ids, **self.options).logits
+            logits = self.model(ids, **options).logits
         return logits[:, -self.positions :] if self.positions else logits
-
-    def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:
-        """The modules of the model."""
-        return iter(self.model.named_modules(memo, prefix, remove_duplicate))
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """The parameters of the model."""
-        return iter(self.model.named_parameters(*args, **kwargs))
 
 
 def class_names(model: Any) -> list[str]:

@@ -10,15 +10,21 @@ import torch
 from torch import Tensor, nn
 
 import plrp
+from plrp.progress import progress
 from plrp.references import mask_token
 from plrp.settings import read_reference
 from plrp.tape.refusals import device_of
 from plrp.target_text import class_number
-from plrp.targets import contrast
+from plrp.targets import contrast, log_odds, log_probability
 
 from .heads import Forward, Kind, begins_with, check_model, class_names, decodes, greedy, kind_of
 from .text_explanation import ExplainedSpan, ExplainedText
 from .tokens import Token, token_id, tokenized, written
+
+SCORES = {"logit": None, "log-probability": log_probability, "log-odds": log_odds}
+"""Scores of an answer: its own, or compared with all other answers."""
+SIMILARITY = "cosine similarity of both texts"
+Text = str | tuple[str, str]
 
 
 @dataclass(repr=False)
@@ -33,7 +39,7 @@ class TracedText:
     tokens: tuple[Token, ...]
     kind: Kind
     trace: plrp.Trace
-    position: int | None  # which of the output's positions answers; None for classes
+    position: int | None  # which of the output's positions answers; None for classes and similarities
     model: Any
     tokenizer: Any
     encoded: int = 0
@@ -49,18 +55,24 @@ class TracedText:
 
     def number(self, answer: str | int, name: str = "target") -> int:
         """The number of a class or token."""
+        if self.kind == "similarity":
+            raise ValueError(f"two texts have one similarity: leave {name} out.")
         if self.kind == "class":
             return class_number(answer, class_names(self.model), labels=True)
         return token_id(self.tokenizer, answer, name, decoded=self.encoded > 0)
 
     def answer(self, number: int) -> str:
         """A class by its name, a token written out."""
+        if self.kind == "similarity":
+            return SIMILARITY
         return class_names(self.model)[number] if self.kind == "class" else str(self.tokenizer.decode([number]))
 
     @property
     def probabilities(self) -> Tensor:
-        """Softmax of the scores, or the sigmoid if there is only one."""
+        """Softmax of the scores, or the sigmoid if there is only one; a similarity as it is."""
         scores = self.scores.float()
+        if self.kind == "similarity":
+            return scores
         return scores.softmax(-1) if len(scores) > 1 else scores.sigmoid()
 
     def best(self, count: int = 5) -> list[tuple[int, float]]:
@@ -68,16 +80,23 @@ class TracedText:
         shares = self.probabilities
         return [(i, float(shares[i])) for i in shares.topk(min(count, len(shares))).indices.tolist()]
 
-    def score_of(self, chosen: int, other: int | None = None) -> Any:
-        """The target of an answer's score, or of its contrast with another."""
+    def score_of(self, chosen: int, other: int | None = None, score: str = "logit") -> Any:
+        """The target of an answer's score (one of `SCORES`), or of its contrast with another."""
+        if score not in SCORES:
+            raise ValueError(f"score is {', '.join(map(repr, SCORES))}, got {score!r}.")
         place = () if self.position is None else (self.position,)
-        return (*place, chosen) if other is None else contrast((*place, chosen), (*place, other))
+        if (compare := SCORES[score]) is None:
+            return (*place, chosen) if other is None else contrast((*place, chosen), (*place, other))
+        if other is not None:
+            raise ValueError(f"score={score!r} compares with all answers: leave out against, or score.")
+        return compare((*place, chosen), axis=-1)
 
     def explain(
         self,
         *,
         target: str | int | None = None,
         against: str | int | None = None,
+        score: str = "logit",
         composite: str | plrp.Composite | None = None,
         pruning: plrp.Pruning | None = None,
         layers: bool | Sequence[str] = False,
@@ -88,8 +107,8 @@ class TracedText:
         other = None if against is None else self.number(against, "against")
         if chosen == other:
             raise ValueError(f"target and against are both {self.answer(chosen)!r}: name two answers.")
-        score = self.score_of(chosen, other)
-        explanation = self.trace.explain(target=score, composite=composite, pruning=pruning, layers=layers)
+        asked = self.score_of(chosen, other, score)
+        explanation = self.trace.explain(target=asked, composite=composite, pruning=pruning, layers=layers)
         return ExplainedText(
             text=self.text,
             tokens=self.tokens,
@@ -103,28 +122,39 @@ class TracedText:
             explanation=explanation,
             number=chosen,
             other=other,
+            how=score,
             traced=self,
             encoded=self.encoded,
             attention_heads=_heads(self.model.config),
         )
 
 
-def trace(model: Any, tokenizer: Any, text: str, reference: Any = None) -> TracedText:
+def trace(model: Any, tokenizer: Any, text: Text, reference: Any = None, pooling: str = "mean") -> TracedText:
     """Run a model once on a text, to explain it many times; see `explain` for the models and references."""
     kind, tokens, encoded = _read(model, tokenizer, text)
-    position = None if kind == "class" else 0
+    position = None if kind in ("class", "similarity") else 0
     if kind == "masked token":
         position = _mask(tokenizer, tokens)
     against = text_reference(reference, tokenizer)
-    passed = plrp.trace(Forward(model, kind, encoded=encoded), _ids(tokens, model), reference=against)
+    forward = Forward(model, kind, encoded=encoded, segments=[t.segment for t in tokens], pooling=pooling)
+    passed = plrp.trace(forward, _ids(tokens, model), reference=against)
+    text = text if isinstance(text, str) else " ".join(text)
     return TracedText(text, tokens, kind, passed, position, model, tokenizer, encoded)
 
 
-def _read(model: Any, tokenizer: Any, text: str) -> tuple[Kind, tuple[Token, ...], int]:
-    """The kind of the model's answer, the tokens that it reads, and how many of them its encoder reads."""
+def _read(model: Any, tokenizer: Any, text: Text) -> tuple[Kind, tuple[Token, ...], int]:
+    """The kind of the model's answer, the tokens that it reads, and how many its encoder, or the first text, has."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is one of Hugging Face's models, got {type(model).__name__}: load it first.")
-    kind, tokens = kind_of(type(model)), tokenized(tokenizer, text)
+    kind = kind_of(type(model), pair=isinstance(text, tuple))
+    if kind == "similarity":
+        each = [tokenized(tokenizer, one) for one in text]
+        for tokens in each:
+            check_model(model, tokenizer, _ids(tokens, model))
+        first = 1 + max((t.word for t in each[0] if t.word is not None), default=-1)
+        later = [t if t.word is None else t._replace(word=t.word + first) for t in each[1]]
+        return kind, (*each[0], *later), len(each[0])
+    tokens = tokenized(tokenizer, text)
     check_model(model, tokenizer, _ids(tokens, model))
     begun = begins_with(model) if kind == "next token" else []
     start = [Token(str(tokenizer.convert_ids_to_tokens(i)), i, special=True) for i in begun]
@@ -140,46 +170,66 @@ def _heads(settings: Any) -> int:
 def explain(
     model: Any,
     tokenizer: Any,
-    text: str,
+    text: Text | list[Any],
     *,
-    target: str | int | None = None,
-    against: str | int | None = None,
+    target: Any = None,
+    against: Any = None,
+    score: str = "logit",
     span: int | str | None = None,
     composite: str | plrp.Composite | None = None,
     pruning: plrp.Pruning | None = None,
     layers: bool | Sequence[str] = False,
     reference: Any = None,
+    pooling: str = "mean",
 ) -> Any:
     """Explain the answer of a language model to a text: an `ExplainedText`, the relevance of each token.
 
+    - `text`: a string; two of them as a tuple, which a classifier reads as one input, and of which an encoder without
+      a head gives the cosine similarity (of `pooling`, the "mean" of a text's tokens, or the first, "cls"); or a list
+      of texts, for a list of explanations, with `target` and `against` for all of them or as lists;
     - `model`, `tokenizer`: Hugging Face's, for a class of the text, its next token, or the token behind its one mask;
       where an encoder reads and a decoder writes, the first token that is written (later ones: `span`);
     - `target`: a class by name or number; a token written out (`" Paris"`: its space belongs to it) or by its id. None
       is the most probable;
-    - `against`: a second answer; the difference of both scores is explained;
+    - `against`: a second answer; the difference of both scores is explained; of a span, one for all tokens or a list;
+    - `score`: "logit"; or, compared with all other answers, "log-probability" or "log-odds" (`plrp.targets`);
     - `span`: several tokens instead, as an `ExplainedSpan` with one explanation for each: a text that goes on from the
       given one, or how many tokens the model is to write itself;
     - `composite`, `pruning`, `layers`: see `plrp.explain`; None is `attnlrp`, against a reference `rescale`;
     - `reference`: explain why the score is not that of other token ids: `"mask"`, the tokenizer's mask token in place
       of every word's; `"mask:103"`, the token with this id; or as in `plrp.explain`.
     """
+    how: dict[str, Any] = {"score": score, "composite": composite, "pruning": pruning, "layers": layers}
+    if isinstance(text, list):
+        pairs = zip(text, _each(target, len(text), "target"), _each(against, len(text), "against"), strict=True)
+        how |= {"span": span, "reference": reference, "pooling": pooling}
+        return [explain(model, tokenizer, one, target=asked, against=other, **how) for one, asked, other in pairs]
     if span is None:
-        return trace(model, tokenizer, text, reference).explain(
-            target=target, against=against, composite=composite, pruning=pruning, layers=layers
-        )
-    if target is not None or against is not None:
-        raise ValueError("span names the tokens to explain: leave out target and against.")
+        return trace(model, tokenizer, text, reference, pooling).explain(target=target, against=against, **how)
+    if target is not None:
+        raise ValueError("span names the tokens to explain: leave out target.")
     answers = _trace_span(model, tokenizer, text, span, reference)
     prompt = len(answers[0].tokens) - len(answers)
-    explanations = []
-    for reads, one in enumerate(answers, start=prompt):  # each is explained from the tokens before it
-        target = one.tokens[reads].id
-        explained = one.explain(target=target, composite=composite, pruning=pruning, layers=layers)
-        explanations.append(explained.shortened(reads))
-    return ExplainedSpan(text, tuple(explanations), prompt)
+    others = _each(against, len(answers), "against")
+    with progress("explaining", len(answers), None, transient=True) as step:
+        explanations = []
+        for reads, (one, other) in enumerate(zip(answers, others, strict=True), start=prompt):
+            explained = one.explain(target=one.tokens[reads].id, against=other, **how)
+            explanations.append(explained.shortened(reads))  # it is explained from the tokens before it
+            step(1)
+    return ExplainedSpan(answers[0].text, tuple(explanations), prompt)
 
 
-def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str, reference: Any) -> list[TracedText]:
+def _each(given: Any, count: int, name: str) -> list[Any]:
+    """An answer for each text or token: those of a list, or one for all."""
+    if not isinstance(given, list):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError(f"{name} is a list of {len(given)}, and {count} are explained: give one, None, or {count}.")
+    return given
+
+
+def _trace_span(model: Any, tokenizer: Any, text: Text, span: int | str, reference: Any) -> list[TracedText]:
     """For each token of a span, the one forward pass over text and span.
 
     A causal model's scores at a token do not depend on later ones.
@@ -203,6 +253,7 @@ def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str, referenc
     check_model(model, tokenizer, _ids(read[encoded:], model))
     forward, against = Forward(model, kind, positions=len(new), encoded=encoded), text_reference(reference, tokenizer)
     passed = plrp.trace(forward, _ids(read, model), reference=against)
+    text = text if isinstance(text, str) else " ".join(text)
     return [TracedText(text, whole, kind, passed, n, model, tokenizer, encoded) for n in range(len(new))]
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from plrp.metrics import Verdict
 
+    from .ablated_parts import AblatedParts
     from .text_attribution import TracedText
 
 FORMATS = (".svg", ".png", ".pdf", ".html", ".csv", ".json")
@@ -105,7 +106,8 @@ class ExplainedText(_Coloured):
 
     - `tokens`, `relevance`: (tokens,), each the sum over the channels of its embedding;
     - `target`, `against`: the answers, written out; `kind`: a class, the next token, or a masked one;
-    - `score`: the explained score: the target's before the softmax, minus that of `against`;
+    - `score`: the explained score: the target's before the softmax, minus that of `against`; `how` names another score,
+      of which it is the relevance that was handed down (see `plrp.targets.log_odds`);
     - `probability` of the target; `answers`: the five most probable, each with its probability;
     - `explanation`: the `plrp.Explanation` with ledger and layers.
     """
@@ -124,6 +126,7 @@ class ExplainedText(_Coloured):
     encoded: int = 0  # tokens that an encoder read; the others its decoder
     number: int = 0  # of the target among the classes or tokens
     other: int | None = None  # of `against`
+    how: str = "logit"
     traced: TracedText | None = field(default=None, repr=False)  # for more explanations of the same pass
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,10 +174,11 @@ class ExplainedText(_Coloured):
 
     def caption(self) -> str:
         """One line about the explained answer."""
-        if self.kind == "class" and len(self.answers) == 1:  # one score: there is nothing to choose from
+        if self.kind != "next token" and len(self.answers) == 1:  # one score: there is nothing to choose from
             return f"{self.target}: score {self.score:.3g}  ({self.method})"
         if self.against is None:
-            said = f"{self.kind} {self.target!r}: score {self.score:.3g}, {self.probability:.1%}"
+            score = "score" if self.how == "logit" else f"relevance of its {self.how}"
+            said = f"{self.kind} {self.target!r}: {score} {self.score:.3g}, {self.probability:.1%}"
         else:
             said = (
                 f"{self.kind} {self.target!r} ({self.probability:.1%}) rather than {self.against!r}: difference of "
@@ -216,7 +220,22 @@ class ExplainedText(_Coloured):
         """A hint if there is one, the most probable answers, the balance, and the verdict of a test."""
         tested = [] if self.explanation.verdict is None else [self.explanation.verdict.words()]
         answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
-        return [*filter(None, [self.likelier_with_space()]), answers, self.balance.words(remedy), *tested]
+        said = [self.likelier_with_space(), "" if self.kind == "similarity" else answers]
+        return [*filter(None, said), self.balance.words(remedy), *tested]
+
+    def ablate(self, by: str = "zero", seed: int = 0) -> AblatedParts:
+        """Every attention head, MLP and token ablated alone: by how much the score falls, beside the relevance.
+
+        by: "zero"; "mean", the mean over the text's tokens; or "resample", the values of another token, drawn by
+        `seed`. A head and an MLP are the inputs of the layer that ends them, a token is its embedding.
+        """
+        from .ablated_parts import ablate_parts
+
+        return ablate_parts(self, by, seed)
+
+    def circuit(self, **options: Any) -> plrp.circuits.Circuit:
+        """The survivors as a sub-network, see `plrp.Explanation.circuit`; the classes are the answers."""
+        return self.explanation.circuit(**{"classes": -1, **options})
 
 
 def text_questions(traced: TracedText, budget: int = 128, read: int | None = None) -> dict[str, Any]:
@@ -231,7 +250,7 @@ def text_questions(traced: TracedText, budget: int = 128, read: int | None = Non
     count = max(part, default=0) + 1
     number = torch.full(traced.trace.now.inputs[0].data.shape[1:], -1)
     number[usable] = torch.tensor([p if count <= most else p * most // count for p in part], dtype=torch.long)
-    shortens = traced.kind != "masked token" and not traced.encoded
+    shortens = traced.kind != "masked token" and not traced.encoded and not any(t.segment for t in tokens)
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     known = [
         getattr(tokenizer, f"{name}_token_id", None) for name in ("mask", *(() if shortens else ("unk", "pad", "eos")))

@@ -43,9 +43,10 @@ class _Block(NamedTuple):
     reads: str
     output: str
     mlp: str | None
+    ends: str | None  # the last layer of the MLP
 
 
-def _blocks(explained: ExplainedText) -> list[_Block]:
+def blocks_of(explained: ExplainedText) -> list[_Block]:
     """The blocks with an attention, in order of execution."""
     inside: dict[str, list[str]] = {}
     for name in explained.explanation.layers.names:
@@ -56,13 +57,14 @@ def _blocks(explained: ExplainedText) -> list[_Block]:
         outputs = [n for n, name in enumerate(names) if OUTPUT.search(name)]
         if outputs and outputs[0]:
             after = outputs[-1] + 1  # a decoder attends to itself and then to its encoder
-            blocks.append(_Block(block, names[0], names[outputs[0]], names[after] if after < len(names) else None))
+            mlp = (names[after], names[-1]) if after < len(names) else (None, None)
+            blocks.append(_Block(block, names[0], names[outputs[0]], *mlp))
     if not blocks:
         raise ValueError("No attention was found by the names of the model's layers: look at explanation.layers.")
     return blocks
 
 
-def _layer(explained: ExplainedText, name: str | None) -> Tensor:
+def layer_relevance(explained: ExplainedText, name: str | None) -> Tensor:
     """Relevance at a layer's input, (tokens, channels); zeros for a layer that is missing."""
     layers, count = explained.explanation.layers, len(explained.tokens)
     if name is None or (name not in layers and name in layers.names and name in layers.wanted):
@@ -78,18 +80,18 @@ def _layer(explained: ExplainedText, name: str | None) -> Tensor:
 
 def token_layers(explained: ExplainedText) -> TokenLayers:
     """How much relevance each token carries at each depth; needs `layers=True`."""
-    blocks = _blocks(explained)
-    attention = [_layer(explained, b.reads).abs().sum(-1) for b in blocks]
-    mlp = [_layer(explained, b.mlp).abs().sum(-1) for b in blocks]
+    blocks = blocks_of(explained)
+    attention = [layer_relevance(explained, b.reads).abs().sum(-1) for b in blocks]
+    mlp = [layer_relevance(explained, b.mlp).abs().sum(-1) for b in blocks]
     return TokenLayers([b.name for b in blocks], torch.stack(attention), torch.stack(mlp))
 
 
 def head_relevance(explained: ExplainedText) -> Tensor:
     """The relevance of each attention head's outputs, summed over tokens and channels: (blocks, heads)."""
-    blocks, heads = _blocks(explained), explained.attention_heads
+    blocks, heads = blocks_of(explained), explained.attention_heads
     if heads < 1:
         raise ValueError("The model's configuration names no attention heads.")
-    outputs = [_layer(explained, block.output) for block in blocks]
+    outputs = [layer_relevance(explained, block.output) for block in blocks]
     divided = [r.unflatten(-1, (heads, -1)) if r.shape[-1] % heads == 0 else torch.zeros(1, heads, 1) for r in outputs]
     return torch.stack([relevance.sum((0, 2)) for relevance in divided])
 

@@ -23,6 +23,7 @@ class Token(NamedTuple):
     special: bool = False
     word: int | None = None  # number of its word in the text; None for special tokens and white space
     read_as: str = ""  # the token that the model read instead, where the tokenizer does not know this one
+    segment: int = 0  # the token type, where the second text of a pair has another one
 
     @property
     def shown(self) -> str:
@@ -30,18 +31,19 @@ class Token(NamedTuple):
         return self.text + self.read_as
 
 
-def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
-    """The tokens of a text, special ones that the tokenizer adds included."""
-    if isinstance(text, list | tuple) and all(isinstance(one, str) for one in text):
-        raise TypeError(f"text is one string, got {len(text)} of them: explain one text at a time.")
-    if not isinstance(text, str):
+def tokenized(tokenizer: Any, given: str | tuple[str, str]) -> tuple[Token, ...]:
+    """The tokens of a text or a pair of texts, special ones that the tokenizer adds included."""
+    texts = given if isinstance(given, tuple) and len(given) == 2 else (given,)
+    if not all(isinstance(one, str) for one in texts):
+        kind = f"{type(given).__name__} of {len(given)}" if isinstance(given, tuple) else type(given).__name__
         raise TypeError(
-            f"text is a string, got {type(text).__name__}: the tokenizer makes its token ids "
-            "(plrp.explain takes ids as they are)."
+            f"text is a string, a pair of them as a tuple, or a list of texts, got {kind}: the tokenizer makes its "
+            "token ids (plrp.explain takes ids as they are)."
         )
-    fast = bool(getattr(tokenizer, "is_fast", False))
-    encoding = tokenizer(text, return_offsets_mapping=True) if fast else tokenizer(text)
+    fast, text = bool(getattr(tokenizer, "is_fast", False)), " ".join(texts)
+    encoding = tokenizer(*texts, return_offsets_mapping=True) if fast else tokenizer(*texts)
     ids = [int(i) for i in encoding["input_ids"]]
+    segments = encoding.get("token_type_ids", [0] * len(ids)) if len(texts) > 1 else [0] * len(ids)
     special = set(tokenizer.all_special_ids)
     ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id")
     if all(getattr(tokenizer, name, None) != tokenizer.unk_token_id for name in ends):  # GPT-2 has one for all
@@ -49,6 +51,9 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
     if all(i in special for i in ids):
         raise ValueError("The text is empty: there is no token that could be relevant.")
     spans = encoding["offset_mapping"] if fast else _spans(tokenizer, text, ids, special)
+    if fast and len(texts) > 1:  # the offsets of each text begin at 0
+        later = [(len(texts[0]) + 1) * (number == 1) for number in encoding.sequence_ids()]
+        spans = [(begin + by, end + by) for (begin, end), by in zip(spans, later, strict=True)]
     unknown = sum(i == tokenizer.unk_token_id and i not in special for i in ids)
     if unknown > MANY_UNKNOWN * len(ids):
         warnings.warn(
@@ -64,17 +69,18 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
         )
     starts = [match.start() for match in WORD.finditer(text)]
     tokens, read = [], 0
-    for i, (_, end) in zip(ids, spans, strict=True):
+    for i, (_, end), segment in zip(ids, spans, segments, strict=True):
         name = str(tokenizer.convert_ids_to_tokens(i))
         piece = text[read:end]  # white space goes with the token after it, whatever the tokenizer's own offsets say
         if i in special:
-            tokens.append(Token(name, i, special=True))
+            tokens.append(Token(name, i, special=True, segment=segment))
         else:
             begin = read + len(piece) - len(piece.lstrip())
             # the second byte of a letter stands for no character of its own: it belongs to the word before
             word = bisect_right(starts, begin if piece else max(0, read - 1)) - 1
             number = None if word < 0 or piece.isspace() else word
-            tokens.append(Token(piece, i, word=number, read_as=name if i == tokenizer.unk_token_id else ""))
+            unknown_as = name if i == tokenizer.unk_token_id else ""
+            tokens.append(Token(piece, i, word=number, read_as=unknown_as, segment=segment))
         read = max(read, end)
     return tuple(tokens)
 

@@ -95,8 +95,9 @@ def layer_facts(trace: Trace) -> list[dict[str, Any]]:
 def lattice_sentence(layers: int) -> str:
     """The page's sentence about `layers` skipping layers, for a terminal."""
     return (
-        f"A grid of dots is partly the network's own: {layers} of its layers step over pixels that they do not read. "
-        "Pruning overstates it; compare with LRP."
+        "If you see a regular grid of dots: it comes from the network, not from the photograph. "
+        f"{layers} of its layers read only every second pixel or fewer, and no relevance reaches those between. "
+        "Pruning makes the grid stronger than it is; compare with LRP."
     )
 
 

@@ -18,7 +18,7 @@ from plrp.balance import unwarned
 from plrp.concepts.channel_figures import Reading
 from plrp.explanation import CHANGED, Explanation
 from plrp.genomics.attribution import composite_from_text, pool
-from plrp.genomics.seqlets import find_seqlets, match_seqlets
+from plrp.genomics.seqlets import find_seqlets, match_seqlets, strongest_stretches
 from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.genomics.sequences import LETTERS, Ambiguous, Sequences, encode
 from plrp.models.preprocessing import Preprocessing
@@ -355,6 +355,7 @@ def _seqlet_sites(per_base: Any, onehot: Any, match: bool) -> list[Site]:
     if match and len(seqlets):
         matches = match_seqlets(seqlets, onehot, per_base)
         names = [one.motif.name if one.p <= NAMED else "" for one in matches]
+        seqlets = strongest_stretches(seqlets, per_base)  # the name stands over the site, not over background
     return [(int(a), int(b), name) for a, b, name in zip(seqlets.start, seqlets.end, names, strict=True)]
 
 
@@ -375,7 +376,7 @@ def text_bundle(explained: ExplainedText | ExplainedSpan, *, model: str = "", ti
     inside = size.pop("inside", None) or ("all" if len(layer_inputs(first.trace)) <= MANY_LAYERS else "graph")
     settings = PageSettings(**{"proportions": TEXT_PROPORTIONS, "inside": inside, **size})
     if isinstance(explained, ExplainedSpan):  # its tokens are the targets
-        targets = [one.traced.score_of(one.number) for one in each if one.traced is not None]
+        targets = [one.traced.score_of(one.number, one.other, one.how) for one in each if one.traced is not None]
         facts = [_target(None, visible(f"{n}. {one.target}"), one.probability) for n, one in enumerate(each, 1)]
     else:
         targets, facts = _answers(explained, settings.targets)
@@ -390,6 +391,7 @@ def text_bundle(explained: ExplainedText | ExplainedSpan, *, model: str = "", ti
         read = [len(one.tokens) for one in each for _ in grid.prunings]
         bundle.facts["curves"]["holding"] = [h * len(tokens) / n for h, n in zip(holding, read, strict=True)]
     text = "".join(token.text for token in tokens if not token.special)
+    bundle.facts["curves"]["tokens"] = _tokens_cut(bundle, len(grid.prunings))
     bundle.facts.update(
         kind="text",
         title=title or shortened(visible(" ".join(text.split())), 80),
@@ -403,6 +405,17 @@ def text_bundle(explained: ExplainedText | ExplainedSpan, *, model: str = "", ti
     return bundle
 
 
+def _tokens_cut(bundle: Bundle, each: int) -> list[float]:
+    """Of each map, the share of tokens that hold no relevance where they do under LRP, mean over the layers.
+
+    The input of a language model is never pruned, so that hardly any token ends at exactly 0. each: maps of a target.
+    """
+    held = bundle.arrays["left"][:, :, 2].astype(float)  # (map, layer)
+    plain = held[::each].repeat(each, 0)
+    shares = np.divide(held, plain, out=np.zeros_like(held), where=plain > 0).sum(1) / np.maximum((plain > 0).sum(1), 1)
+    return [float(1 - share) for share in shares]
+
+
 def _answers(explained: ExplainedText, count: int) -> tuple[list[Any], list[dict[str, Any]]]:
     """The explained answer and the most probable other ones as targets, and for each the facts that the page shows."""
     traced = explained.traced
@@ -411,9 +424,12 @@ def _answers(explained: ExplainedText, count: int) -> tuple[list[Any], list[dict
     others = [(number, None) for number, _ in traced.best(count) if (number, None) != asked]
     chosen = [asked, *others][: max(count, 1)]
     names = [traced.answer(a) + ("" if b is None else f" rather than {traced.answer(b)}") for a, b in chosen]
-    shares = traced.probabilities
-    facts = [_target(a, visible(name), float(shares[a])) for (a, _), name in zip(chosen, names, strict=True)]
-    return [traced.score_of(*answer) for answer in chosen], facts
+    scores, one = traced.scores.float(), traced.kind == "similarity"
+    # 'a rather than b' is probable as a is if the model had to choose between the two
+    shares = [float(traced.probabilities[a] if b is None else (scores[a] - scores[b]).sigmoid()) for a, b in chosen]
+    named = zip(chosen, names, shares, strict=True)
+    facts = [_target(a, visible(name), None if one else share) for (a, _), name, share in named]
+    return [traced.score_of(*answer, explained.how) for answer in chosen], facts
 
 
 def _token(text: str, ends_line: bool = False, special: bool = False, word: int | None = None) -> dict[str, Any]:

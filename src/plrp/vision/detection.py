@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 from plrp.errors import UsageError
 from plrp.models.preprocessing import Preprocessing
-
-KINDS = ("FasterRCNN", "RetinaNet", "SSD")
-"""The classes of torchvision that are known, Mask and Keypoint R-CNN as kinds of Faster R-CNN."""
+from plrp.tape.refusals import DETECTORS
 
 
 class SharedModule(nn.Module):
@@ -98,10 +96,10 @@ def detect(detector: nn.Module, picture: Tensor, *, resize: int | None = None) -
     `plrp.explain(box.scores, detections.inputs, target=box.label)`.
     """
     kinds = {c.__name__ for c in type(detector).__mro__}
-    if not is_detector(detector) or not kinds.intersection(KINDS):
+    if not is_detector(detector) or not kinds.intersection(DETECTORS):
         raise UsageError(
-            f"{type(detector).__name__} is no detector whose boxes have class scores of their own: {', '.join(KINDS)} "
-            "of torchvision and classes derived from them."
+            f"{type(detector).__name__} is no detector whose boxes have class scores of their own: "
+            f"{', '.join(sorted(DETECTORS))} of torchvision and classes derived from them."
         )
     if detector.training:
         raise UsageError("The detector is in training mode, in which it finds no boxes: call `model.eval()`.")

@@ -36,9 +36,7 @@ FURTHER = (
     "entropy", "hoyer", "nonzero", "relevance_rank_accuracy", "pointing_game", "max_sensitivity",
     "symmetric_relevance_gain", "score_kept",
 )  # fmt: skip
-SCORE_KEPT = (
-    "Share of the score kept: the sum of the input's relevance over the explained score; biases take the rest. "
-)
+SCORE_KEPT = "Σ R ÷ score: the sum of the input's relevance over the explained score; biases take the rest. "
 """The definition of a metric that `plrp.metrics` does not have."""
 
 
@@ -59,9 +57,10 @@ def render(runs: Sequence[TitledRun], sheets: Sheets) -> str:
             built[name] = heading, build(runs, sheets) if measured or name == "runs" else ""
             step(1, heading)
     title = runs[0].title if len(runs) == 1 else "Pruned relevance: " + joined(sorted({run.dataset for run in runs}))
+    variants = dict.fromkeys(name for run in runs for name in run.results.config["variants"])
     lead = (
-        "Layer-wise relevance propagation (LRP) and its pruned versions (PLRP-λ, PLRP-M, each with and without "
-        f"sparsity gain), measured by <code>plrp sweep</code>. Bands and brackets are {escape(METHOD)}."
+        f"Layer-wise relevance propagation (LRP) and its pruned versions (PLRP): {escape(joined(list(variants)))}, "
+        f"measured by <code>plrp sweep</code>. Bands and brackets are {escape(METHOD)}."
     )
     return page(title, lead, missing_note(runs) + broken_note(runs) + _cards(runs), built)
 

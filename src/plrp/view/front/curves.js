@@ -1,4 +1,4 @@
-// The curves over p: sparsity, score that reaches the input, relevance inside the mask.
+// The curves over p: sparsity (of a text, counted in tokens inside), what reaches the input, relevance inside the mask.
 
 import { mapNumber } from "./bundle.js";
 
@@ -8,8 +8,9 @@ const HEIGHT = 138, TOP = 20, FOOT = 20; // a dot at the top stays clear of the 
 const LABELS = 32; // pixels right of the curves, as in style.css: the slider leaves them free too
 
 export const CURVES = [
-  { key: "sparsity", label: "sparsity", of: (curves, n) => 1 - curves.holding[n] },
-  { key: "kept", label: "score kept", of: (curves, n) => curves.kept[n] },
+  { key: "sparsity", label: "sparsity", of: (curves, n) => (curves.tokens ? null : 1 - curves.holding[n]) },
+  { key: "sparsity", label: "tokens cut inside", note: "Tokens without relevance at a layer's input, mean over the layers. Tokens of the text itself are never cut.", of: (curves, n) => (curves.tokens ? curves.tokens[n] : null) },
+  { key: "kept", label: "Σ R ÷ score", note: "The sum of the map, divided by the explained score. Biases take the rest; it exceeds 100% where they speak against the score. It does not say how much of the prediction the map accounts for.", of: (curves, n) => curves.kept[n] },
   { key: "inside", label: "inside the mask", of: (curves, n) => (curves.inside ? curves.inside[n] : null) },
 ];
 

@@ -1,6 +1,6 @@
 // The page: what is chosen, and what is drawn for it.
 
-import { element, mapNumber, percent, readBundle, settingName, short, unitName } from "./bundle.js";
+import { element, mapNumber, percent, readBundle, relevanceOf, settingName, short, unitName } from "./bundle.js";
 import { colourTable } from "./colours.js";
 import { CURVES, drawCurves, placeUnder } from "./curves.js";
 import { buildFlow } from "./flow.js";
@@ -188,6 +188,7 @@ class View {
       if (event.pointerType === "mouse") canvas.setPointerCapture(event.pointerId);
       this.grip = { x: event.clientX, from: this.stage.from };
       if (swiping()) swipe(event);
+      else if (this.stage.place) this.#channelsAt(this.stage.place(event));
     });
     canvas.addEventListener("pointermove", (event) => {
       byId("probe").textContent = this.stage.probe(this.state, event);
@@ -227,6 +228,25 @@ class View {
     this.stage.pan(this.grip.from - ((event.clientX - this.grip.x) / box.width) * this.stage.bases);
     this.#zoomed();
     this.request();
+  }
+
+  /** The channels, of those that are followed, through which most relevance reaches a pixel. */
+  #channelsAt(place) {
+    const { facts } = this.bundle, panel = byId("pixel");
+    const rows = place === null ? [] : facts.layers.flatMap((layer, number) => facts.channels[number]
+      .filter((one) => one.through !== undefined)
+      .map((one) => ({ ...one, layer: layer.name, path: storedPath(this.bundle, layer.name, one.channel) })))
+      .map((one) => ({ ...one, value: relevanceOf(one.path.levels[place.at], one.path.largest) }))
+      .filter(({ value }) => value !== 0).sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, 8);
+    panel.hidden = place === null || !facts.channels.some((ones) => ones.some((one) => one.through !== undefined));
+    if (panel.hidden) return;
+    const said = rows.length ? `Channels through which most relevance reaches row ${place.y}, column ${place.x}, for ${settingName(facts, this.asked)}:` : `No relevance reaches row ${place.y}, column ${place.x} through the channels of this page.`;
+    panel.replaceChildren(element("p", { class: "soft" }, said), element("ul", { class: "channels" }, ...rows.map((one) => {
+      const button = element("button", { type: "button" }, `${unitName(one.channel)} of ${one.layer}`, element("span", { class: "soft" }, short(one.value)));
+      button.addEventListener("click", () => this.follow(one.layer, one.channel));
+      const patches = (one.exemplars ?? []).map(({ picture, caption }) => element("img", { src: picture, alt: caption, title: caption }));
+      return element("li", {}, button, patches.length ? element("div", { class: "exemplars" }, ...patches) : "");
+    })));
   }
 
   /** Changes the present setting. */
@@ -385,13 +405,13 @@ class View {
     const { setting } = this.state;
     const number = mapNumber(facts, setting);
     const rows = CURVES.map((curve) => ({ ...curve, value: curve.of(facts.curves, number) })).filter(({ value }) => value !== null);
-    byId("numbers").replaceChildren(...rows.map(({ key, label, value }) =>
-      element("li", { class: key }, element("span", { class: `swatch ${key}` }), element("span", { class: "label" }, label), element("b", {}, percent(value)))));
+    byId("numbers").replaceChildren(...rows.map(({ key, label, note, value }) =>
+      element("li", { class: key, title: note ?? null }, element("span", { class: `swatch ${key}` }), element("span", { class: "label" }, label), element("b", {}, percent(value)))));
     const remark = facts.remarks[number]; // what broke in the arithmetic, or that the score is 0
     byId("remark").hidden = remark === null;
     byId("remark").textContent = remark ?? "";
     byId("lattice").hidden = facts.kind !== "picture" || !facts.skipping || setting.p === 0;
-    if (facts.skipping) byId("lattice").textContent = `A grid of dots is partly the network's own: ${facts.skipping} of its layers step over pixels that they do not read. Pruning overstates it; compare with LRP.`;
+    if (facts.skipping) byId("lattice").textContent = `If you see a regular grid of dots: it comes from the network, not from the photograph. ${facts.skipping} of its layers read only every second pixel or fewer, and no relevance reaches those between. Pruning makes the grid stronger than it is; compare with LRP.`;
     const kept = facts.curves.kept[number] === null ? "" : `, ${percent(facts.curves.kept[number])} of the score reaches them`;
     const words = `${settingName(facts, setting)}, ${facts.targets[setting.target].name}: ${percent(facts.curves.holding[number])} of ${this.stage.unit} hold relevance${kept}.`;
     byId("curves").setAttribute("aria-label", `Over p: ${rows.map(({ label }) => label).join(", ")}. ${words}`);

@@ -53,12 +53,19 @@ export class PictureStage {
     this.second.setAttribute("aria-label", this.#words(state, view));
   }
 
-  /** The relevance of the pixel under the pointer. */
-  probe(state, event) {
+  /** The pixel under the pointer: row, column and number; null outside of the picture. */
+  place(event) {
     const box = this.second.getBoundingClientRect();
     const x = Math.floor(((event.clientX - box.left) / box.width) * this.width);
     const y = Math.floor(((event.clientY - box.top) / box.height) * this.height);
-    if (x < 0 || y < 0 || x >= this.width || y >= this.height) return "";
+    return x < 0 || y < 0 || x >= this.width || y >= this.height ? null : { x, y, at: y * this.width + x };
+  }
+
+  /** The relevance of the pixel under the pointer. */
+  probe(state, event) {
+    const place = this.place(event);
+    if (!place) return "";
+    const { x, y } = place;
     const setting = state.other && x / this.width > state.swipe ? state.other : state.setting;
     const level = mapOf(this.bundle, setting)[y * this.width + x];
     const relevance = short(relevanceOf(level, largestOf(this.bundle.facts, setting)));
