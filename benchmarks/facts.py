@@ -115,8 +115,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="SmolLM2 as a GGUF file or a folder")
     parser.add_argument("--limit", type=int, default=None, help="the first prompts only; writes nothing")
+    parser.add_argument("--ablate", action="store_true", help="only print the effects of parts on the first prompt")
     arguments = parser.parse_args()
     model, tokenizer = plrp.text.load(arguments.model)
+    if arguments.ablate:
+        text, _, answer, other = facts()[0]
+        passed = plrp.text.trace(model, tokenizer, text)
+        how = {"composite": "attnlrp", "pruning": plrp.Pruning(p=0.1)}
+        print(passed.explain(target=answer, against=other, **how).ablate())
+        return 0
     rows: dict[str, list[tuple[bool, bool, float]]] = {}
     shown, known, last, first = [], 0, 0, 0
     chosen = facts()[: arguments.limit]
