@@ -109,6 +109,11 @@ class StackedWalk(FastWalk):
 
         return [result(number) for number in range(self.cases)]
 
+    def send(self, relevance: Tensor, upper: Value, ends: Sequence[Value]) -> list[Tensor | None]:
+        """As in `Walk`, of as many parts of the relevance of `upper` as there are here, one after the other."""
+        self.copies = len(relevance) // upper.shape[0]
+        return super().send(relevance, upper, ends)
+
     def collect(self, value: Value) -> Any:
         """As in `Walk`; at the first tensor where the cases part, all relevance is stacked up."""
         if self.copies == 1 and id(value) in self.parting:
