@@ -16,12 +16,14 @@ from torch import Tensor
 
 from .conditions import Projection, gradients, label, mask_of
 from .contexts import ReadOutput
-from .engine import choose_walk, grouped, sweep_batch, walk_of
+from .engine import choose_walk, grouped, walk_of
 from .passage import Case, Mask, Passage, Record
 from .request import Request
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached
 from .walk import Walk
+
+MOST = 256  # parts of a relevance that are sent down at once, where one walk takes so many
 
 
 class Survey:
@@ -54,7 +56,7 @@ class Survey:
     @cached_property
     def _group(self) -> Sequence[Case]:
         """As many walks as one can take, on which every neuron keeps its factor."""
-        return grouped(self.trace, [Case(self.request, Passage(factors=self.factors))] * sweep_batch())[0]
+        return grouped(self.trace, [Case(self.request, Passage(factors=self.factors))] * MOST)[0]
 
     @cached_property
     def held(self) -> Walk:
