@@ -30,7 +30,7 @@ from .tape.seam import explained_once, tape_bytes
 from .tape.trace import Trace, record
 from .tape.values import gathered, replaced, tensors_in, version
 from .tape.verification import record_verified, supported
-from .targets import Computed, Seed, as_target, start
+from .targets import Computed, Seed, Target, as_target, start
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -793,7 +793,9 @@ def sweep_trace(
     aims = [as_target(one, trace.samples is None) for one in ([request.target] if targets is None else targets)]
     for aim in aims:
         aim.check_batch(trace.batch)
-        if not isinstance(aim, Computed):
+        if type(aim) is Target and targets is not None:
+            aim.bound(trace.output)  # many: their scores are looked at when they are explained
+        elif not isinstance(aim, Computed):
             start(trace, aim, torch.float32)
     several = list(condition) if isinstance(condition, list | tuple) else [condition]
     if condition is not None and (not several or None in several):
