@@ -112,7 +112,7 @@ class HostCalls(TorchFunctionMode):
         self.questions = questions
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is Tensor.is_cpu.__get__:  # type: ignore[attr-defined]
+        if function == Tensor.is_cpu.__get__:  # type: ignore[attr-defined]
             return False
         name = getattr(function, "__name__", "")
         if self.questions.listening and (
