@@ -59,7 +59,7 @@ def stackable(case: Case, targets: bool) -> bool:
 
 def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     """Neighbours that can be stacked, as many as a stack may have; all others one by one."""
-    size, targets = 1, any(case.request.target is not cases[0].request.target for case in cases)
+    size, targets = 1, _by_target(cases)
     if trace.samples == 0:
         size = max(limits.STACKED_SAMPLES // max(1, trace.batch), limits.STACKED_BYTES // max(1, tape_bytes(trace)))
     for stacks, neighbours in groupby(cases, lambda case: size > 1 and stackable(case, targets)):
@@ -90,6 +90,13 @@ def _repeats(now: Trace, copies: int) -> bool:
         return False
 
 
+def _by_target(cases: Sequence[Case]) -> bool:
+    """Whether the cases have one pruning and several targets."""
+    first = cases[0].request if cases else None
+    alike = first is not None and all(case.request.pruning == first.pruning for case in cases)
+    return alike and any(case.request.target is not first.target for case in cases if first is not None)
+
+
 class StackedWalk(FastWalk):
     """The walks of several cases in one. It keeps no ledger."""
 
@@ -103,7 +110,7 @@ class StackedWalk(FastWalk):
         self.parting = set(masks) if passages else set(self.sites)  # where the cases begin to differ
         self.cases = len(cases)
         self.starts = [self.start] * self.cases
-        if any(case.request.target is not cases[0].request.target for case in cases):
+        if _by_target(cases):
             self.copies = self.cases
             self.starts[1:] = [start(trace, case.request.target, self.dtype) for case in cases[1:]]
             self.relevance = {id(self.start.value): torch.cat([one.relevance for one in self.starts])}
