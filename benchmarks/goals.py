@@ -6,7 +6,7 @@ A goal is a bound on a ratio, once per model; the worst of its measurements (bat
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,12 +113,32 @@ def peak(model: str) -> Callable[[Parts], Found]:
     return found
 
 
-def sequences(parts: Parts) -> Found:
-    """Zennit's time over plrp's on the 1D CNN, plain LRP both."""
-    part = parts.get("sequences", {})
-    if "seconds" not in part:
-        return {}
-    return {f"{part['count']:,} sequences": quotients(part["seconds"], "Zennit", "plrp LRP")}
+def sequences(name: str, to: str) -> Callable[[Parts], Found]:
+    """Time of one method on the 1D CNN over that of another."""
+
+    def found(parts: Parts) -> Found:
+        part = parts.get("sequences", {})
+        if "seconds" not in part:
+            return {}
+        return {f"{part['count']:,} sequences": quotients(part["seconds"], name, to)}
+
+    return found
+
+
+def passes(model: str, name: str) -> Callable[[Parts], Found]:
+    """Time of the first explanation of a model in a warm process, or of a later one, in its forward passes."""
+    return lambda parts: {
+        row["model"]: quotients(row["seconds"], name, FORWARD) for row in rows(parts, "checks") if row["model"] == model
+    }
+
+
+def many(what: Sequence[str], name: str) -> Callable[[Parts], Found]:
+    """Time of another way over that of plrp, where a row of `many.py` begins with a word of `what`."""
+    return lambda parts: {
+        row["what"]: quotients(row["seconds"], name, row["ours"])
+        for row in rows(parts, "many")
+        if any(word in row["what"] for word in what)
+    }
 
 
 def checks(parts: Parts) -> Found:
@@ -139,7 +159,7 @@ def goals() -> Iterator[Goal]:
     """All of them: of speed and memory, then the wider bounds that pruning began with, then the metrics' factors."""
     lrp, prune, half, masked = "plrp LRP", "plrp λ 0.2", "plrp λ 0.5", "plrp M 0.2"
     both = ("vgg16", "resnet50")
-    for model, least, stretch in (("vgg16", 2, 2.5), ("resnet50", 3, 4)):
+    for model, least, stretch in (("vgg16", 2, 2.5), ("resnet50", 4, None)):
         yield Goal(f"{title(model)}: LRP against Zennit", True, least, stretch, engine(model, "Zennit", lrp))
     for model in both:
         yield Goal(f"{title(model)}: LRP / conv floor", False, 1.2, 1.1, engine(model, lrp, "conv floor"))
@@ -152,13 +172,23 @@ def goals() -> Iterator[Goal]:
         yield Goal(what, True, 3, 5, engine(model, "Zennit", prune))
     for model in both:
         yield Goal(f"{title(model)}: M p = 0.2 / own LRP", False, 1.4, 1, engine(model, masked, lrp))
-    yield Goal("ResNet-50: 20-value λ sweep against 20 runs of Zennit", True, 10, 20, sweep)
+    for model, first, later in (("ResNet-50, batch 1", 6, 2.7), ("1D CNN, 250 bases, batch 64", 10, 5)):
+        yield Goal(f"{model}: first explanation, forward passes", False, first, None, passes(model, "first"))
+        yield Goal(f"{model}: later ones, forward passes", False, later, None, passes(model, "later"))
+    yield Goal("ResNet-50: 20-value λ sweep against 20 runs of Zennit", True, 30, None, sweep)
+    whole = ("circuit", "choose_p", "page")
+    yield Goal("ResNet-50: circuit, choose_p, page against the plain walk", True, 3, None, many(whole, "plain walk"))
+    stacks = ("targets", "conditions")
+    yield Goal("1,000 targets or conditions against 1,000 explanations", True, 8, None, many(stacks, "explained"))
     yield Goal("θ and mask, 3.2 M values, against numpy.sort alone", True, 1, 3, selection)
     for model in both:
         yield Goal(f"{title(model)}: peak memory / Zennit's, batch 8", False, 1, 0.7, peak(model))
-    yield Goal("1D CNN, 250 bases: LRP against Zennit", True, 3, 5, sequences)
+    yield Goal("1D CNN, 250 bases: LRP against Zennit", True, 5, None, sequences("Zennit", lrp))
+    yield Goal("1D CNN, 250 bases: λ p = 0.2 / own LRP", False, 0.8, None, sequences(prune, lrp))
     yield Goal("100 explanations of one model / without their checks", False, 1.03, 1.01, checks)
-    yield Goal("transformers: LRP / LXT's efficient form, the same rules", False, 1, None, attention("", "LXT"))
+    yield Goal("transformers: LRP / LXT's efficient form, the same rules", False, 0.95, None, attention("", "LXT"))
+    tokens = attention("plrp λ 0.2, tokens", "plrp attnlrp")
+    yield Goal("transformers: λ p = 0.2 by token / own LRP", False, 0.8, None, tokens)
     yield Goal("transformers: λ p = 0.2 / own LRP", False, 1, None, attention("plrp λ 0.2", "plrp attnlrp"))
     for model in both:
         what = f"{title(model)}: λ p = 0.2 / own LRP, first bound"

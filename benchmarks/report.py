@@ -21,6 +21,7 @@ PARTS = (
     "differences",
     "growth",
     "lambda_sweep",
+    "many",
     "memory",
     "threshold",
     "sequences",
@@ -202,27 +203,31 @@ def selection(parts: Parts) -> Table:
 
 
 def many(parts: Parts) -> Table:
-    """Many p at once, and many sequences."""
+    """Many p, targets or conditions at once, and many sequences."""
     found = []
     for r in rows(parts, "lambda_sweep"):
         against = ratio(r["seconds"], "Zennit", "sweep")
         passes = number(ratio(r["seconds"], "sweep", FORWARD), 1)
         faster = None if against is None else r["count"] * against
         what = f"{r['count']} values of p, {title(r['model'])}, batch {r['batch']}, against {r['count']} runs of Zennit"
-        found.append([what, passes, number(faster)])
+        found.append([what, passes, number(faster), ""])
+    for r in rows(parts, "many"):
+        others = [name for name in r["seconds"][0] if name != r["ours"]]
+        factors = [f"{name} {number(ratio(r['seconds'], name, r['ours']), 1)}" for name in others]
+        found.append([r["what"], "", "", ", ".join(factors)])
     dna = parts.get("sequences", {})
     for name in dna.get("batches", {}):
         if name.startswith("plrp"):
             what = f"{dna['count']:,} sequences of 250 bases, {name}, batches of {dna['batches'][name]}"
             against = ratio(dna["seconds"], "Zennit", name)
-            found.append([what, number(ratio(dna["seconds"], name, FORWARD)), number(against)])
+            found.append([what, number(ratio(dna["seconds"], name, FORWARD)), number(against), ""])
     notes = []
     if "batches" in dna:
         notes = [
             f"Zennit's batches of sequences: {dna['batches']['Zennit']}; each library runs at its best batch size. The "
             f"largest difference of the relevance is {dna['difference']:.0e} of the largest entry."
         ]
-    header = ["what", "forward passes", "times as fast as Zennit"]
+    header = ["what", "forward passes", "times as fast as Zennit", "as one by one, or the plain walk"]
     return Table("Many explanations", header, found, notes)
 
 

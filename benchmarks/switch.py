@@ -41,7 +41,7 @@ def explain(trace: plrp.Trace, p: float, switch: float) -> None:
 
 def sweep(trace: plrp.Trace, size: int) -> None:
     """Twenty values of p in stacks of so many samples."""
-    limits.STACKED_SAMPLES = size
+    limits.STACKED_SAMPLES, limits.STACKED_BYTES = size, 1
     for _ in trace.sweep([plrp.Pruning(n / 20) for n in range(20)]):
         pass
 

@@ -454,6 +454,7 @@ def test_layers_are_kept_and_the_tape_survives():
 def test_a_stack_of_conditions_is_its_explanations_one_by_one(monkeypatch, walk, kind):
     if (limits := plrp.engine._fast("limits")) is not None:  # the plain walk stacks nothing
         monkeypatch.setattr(limits, "STACKED_SAMPLES", 6)  # of two samples each
+        monkeypatch.setattr(limits, "STACKED_BYTES", 1)
     model, x, layers = made(kind)
     trace = plrp.trace(model, x)
     prunings = [None, plrp.Pruning(p=0.2), plrp.Pruning(p=0.2, redistribution="M")]

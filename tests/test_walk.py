@@ -6,15 +6,19 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import plrp
+from difference_networks import networks
+from plrp.composites import _NAMED
+from plrp.pruning import Site
 from plrp.request import Request
 from plrp.rules import Branch, Part
 from plrp.tape.maps import Weight
@@ -97,18 +101,46 @@ class Questions(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+HOST = ("cpu", "numpy", "tolist", "item", "__bool__", "__float__", "__int__", "__index__", "__contains__", "__array__")
+
+
+class HostCalls(TorchFunctionMode):
+    """Adds the calls that bring a tensor to the host; of one that is there already some reach no dispatcher."""
+
+    def __init__(self, questions: Questions) -> None:
+        super().__init__()
+        self.questions = questions
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function == Tensor.is_cpu.__get__:  # type: ignore[attr-defined]
+            return False
+        name = getattr(function, "__name__", "")
+        if self.questions.listening and (
+            name in HOST or (name == "to" and "cpu" in [a for a in args if type(a) is str])
+        ):
+            self.questions.asked.append(name)
+        return function(*args, **(kwargs or {}))
+
+
 @contextmanager
 def elsewhere(patch: pytest.MonkeyPatch) -> Iterator[Questions]:
     """A walk as on another device, between the last layer and the first."""
-    questions, hand_down = Questions(), Walk.hand_down
+    questions, hand_down, groups = Questions(), Walk.hand_down, Site.groups
 
     def listening(walk: Any, op: Any, given: Any) -> None:
         questions.listening = not op.first
         hand_down(walk, op, given)
         questions.listening = not op.first
 
+    def on_host(site: Site, *layout: Any) -> Any:  # the numbers of groups are made there, from shapes alone
+        heard, questions.listening = questions.listening, False
+        found = groups(site, *layout)
+        questions.listening = heard
+        return found
+
     patch.setattr(Walk, "hand_down", listening)
-    with questions:
+    patch.setattr(Site, "groups", on_host)
+    with questions, HostCalls(questions):
         yield questions
 
 
@@ -148,16 +180,58 @@ def test_nothing_is_asked_of_a_device_on_the_way(
     assert questions.asked == []
 
 
+UNITS = [plrp.Pruning(0.2, unit=unit) for unit in ("position", "channel")]
+MORE = [*PRUNINGS, *UNITS, plrp.Pruning(0.2, redistribution="M-sign"), plrp.Pruning(0.2, conserve=False)]
+FAMILIES = networks(torch.float32)
+REFUSED = (ValueError, plrp.TraceError, plrp.UnsupportedOperation)
+WHOLE = ("cnn", "max pools", "average pools", "resnet", "vit", "transformer", "lstm", "gru")  # the rest is operations
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["", "reference"])
+@pytest.mark.parametrize(
+    ("name", "prunings"),
+    [
+        ("cnn", MORE[4:6]),
+        ("vit", MORE[4:6]),
+        *(pytest.param(n, MORE, marks=pytest.mark.slow) for n in (*WHOLE, "operations")),
+    ],
+)
+def test_no_family_asks_a_device_anything(
+    name: str, prunings: list[plrp.Pruning | None], reference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every composite and pruning over every family of networks, attention and references included."""
+    monkeypatch.setattr(Value, "forget", lambda value: None)
+    heard, walked = list[str](), 0
+    for network in [name] if name != "operations" else [n for n in FAMILIES if n not in WHOLE]:
+        model, x, x0 = FAMILIES[network]
+        trace = plrp.trace(model, x, reference=x0) if reference else plrp.trace(model, x)
+        for composite in _NAMED:
+            for pruning in prunings:
+                try:
+                    request = Request(composite=composite, pruning=pruning, target=1).bound(trace)
+                    walk = Walk(trace, request)
+                except REFUSED:
+                    continue  # no composite for these operations, or no unit of these layers
+                with monkeypatch.context() as patch, elsewhere(patch) as questions, torch.no_grad(), suppress(*REFUSED):
+                    walk.run()
+                    walked += 1
+                heard += [f"{network}, {composite}, {pruning}: {asked}" for asked in questions.asked]
+    assert not heard, "\n".join(dict.fromkeys(heard))
+    assert walked > 6
+
+
 def test_questions_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the test above could not fail."""
     questions = Questions()
-    with questions:
+    with questions, HostCalls(questions):
         questions.listening = True
         x = torch.randn(4)
         float(x.sum())
         x.nonzero()
         x[x > 0]
-    assert {"_local_scalar_dense", "nonzero", "index"} <= set(questions.asked)
+        x.tolist()
+        x.to("cpu")
+    assert {"_local_scalar_dense", "nonzero", "index", "tolist", "to"} <= set(questions.asked)
 
 
 # --- windows of a pool that lie wholly in padding ---------------------------------------------------------------------

@@ -37,6 +37,7 @@ from .spelling import nearest, plural
 from .survey import Survey
 from .tables import render_html, render_table
 from .tape.replay import replayed
+from .tape.seam import collection_paused
 from .tape.trace import Trace, record
 from .tape.values import Value, tensors_in
 from .targets import as_target, start
@@ -214,20 +215,26 @@ class Circuit:
         sites = {site.name: site for site in self._sites}
         ends = [sites[name].value for name in names]
         begin = self._parts.held.start
-        edges = self._sent(Neuron(SCORE, ()), begin.relevance, begin.value, ends, names)
-        shown = [neuron for name in names for neuron, _ in _named(name, self.neurons[name], nodes)]
-        with progress("following neurons", len(shown), None if len(shown) > 100 else False, transient=True) as step:
-            for neuron in shown:
-                value = sites[neuron.layer].value
-                alone = _alone(self._parts.at(value), value, neuron, self.shapes[neuron.layer])
-                edges += self._sent(neuron, alone, value, ends, names)
-                step(1)
+        shown = {name: [neuron for neuron, _ in _named(name, self.neurons[name], nodes)] for name in names}
+        count = sum(map(len, shown.values()))
+        with (
+            progress("following neurons", count, None if count > 100 else False, transient=True) as step,
+            collection_paused(),  # edges are many, and all of them are kept
+        ):
+            (arrived,) = self._parts.send([begin.relevance], begin.value, ends)
+            edges = self._received(Neuron(SCORE, ()), arrived, ends, names)
+            for name, neurons in shown.items():
+                value, shape = sites[name].value, self.shapes[name]
+                each = (_alone(self._parts.at(value), value, neuron, shape) for neuron in neurons)
+                for neuron, arrived in zip(neurons, self._parts.send(each, value, ends), strict=True):
+                    edges += self._received(neuron, arrived, ends, names)
+                    step(1)
         return sorted(edges, key=lambda edge: -abs(edge.relevance))
 
-    def _sent(
-        self, neuron: Neuron, relevance: Tensor, upper: Value, ends: list[Value], names: Sequence[str]
+    def _received(
+        self, neuron: Neuron, arrived: list[Tensor | None], ends: list[Value], names: Sequence[str]
     ) -> list[Edge]:
-        arrived = self._parts.send(relevance, upper, ends)
+        """The edges from a neuron to those at which its relevance has arrived."""
         edges = []
         for name, value, there in zip(names, ends, arrived, strict=True):
             if there is None:

@@ -31,7 +31,7 @@ from .tape.seam import explained_once, tape_bytes
 from .tape.trace import Trace, record
 from .tape.values import gathered, replaced, tensors_in, version
 from .tape.verification import record_verified, supported
-from .targets import Computed, Seed, as_target, start
+from .targets import Computed, Seed, Target, as_target, start
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -765,7 +765,7 @@ def _walks(trace: Trace, requests: Sequence[Request], ledger: bool = False) -> I
 
 
 def _cases(trace: Trace, requests: Sequence[Request]) -> list[Case]:
-    """The walks of some requests, which differ in their pruning, or in their condition."""
+    """The walks of some requests, which differ in their pruning, in their target, or in their condition."""
     if requests[0].condition is None:
         return [Case(request) for request in requests]
     survey = Survey.for_conditions(trace, requests)
@@ -773,9 +773,15 @@ def _cases(trace: Trace, requests: Sequence[Request]) -> list[Case]:
 
 
 def sweep_trace(
-    trace: Trace, prunings: Iterable[Pruning | None], *, condition: Any = None, only_through: bool = False, **asked: Any
+    trace: Trace,
+    prunings: Iterable[Pruning | None],
+    *,
+    targets: Sequence[Any] | None = None,
+    condition: Any = None,
+    only_through: bool = False,
+    **asked: Any,
 ) -> Iterator[Explanation]:
-    """One explanation per pruning, in their order, and of each one per condition.
+    """One explanation per pruning, in their order, of each one per target, and of each of these one per condition.
 
     The arguments are checked now, not when the first explanation is asked for; `asked`: the others of a `Request`.
     """
@@ -783,20 +789,30 @@ def sweep_trace(
         raise TypeError(f"prunings is a list of plrp.Pruning, got one {type(prunings).__name__}: write sweep([…]).")
     request = Request(**asked).bound(trace)
     requests = [replace(request, pruning=pruning).bound(trace) for pruning in prunings]
-    if not isinstance(request.target, Computed):
-        start(trace, request.target, torch.float32)
+    if targets is not None and (isinstance(targets, str | int) or not len(targets) or asked.get("target") is not None):
+        raise ValueError("targets is a list of at least one target, in place of target: sweep([…], targets=[0, 3]).")
+    aims = [as_target(one, trace.samples is None) for one in ([request.target] if targets is None else targets)]
+    for aim in aims:
+        aim.check_batch(trace.batch)
+        if type(aim) is Target and targets is not None:
+            aim.bound(trace.output)  # many: their scores are looked at when they are explained
+        elif not isinstance(aim, Computed):
+            start(trace, aim, torch.float32)
     several = list(condition) if isinstance(condition, list | tuple) else [condition]
     if condition is not None and (not several or None in several):
         raise ValueError("condition is a dict or a list of them, one explanation each: there is an empty one.")
     conditions = [replace(request, condition=one, only_through=only_through).bound(trace).condition for one in several]
     families = [requests] if requests else []
+    if targets is not None:
+        families = [[replace(r, target=aim) for aim in aims] for r in requests]
     if condition is not None:
-        families = [[replace(r, condition=one, only_through=only_through) for one in conditions] for r in requests]
+        each = [one for family in families for one in family]
+        families = [[replace(r, condition=one, only_through=only_through) for one in conditions] for r in each]
     return _sweep(trace, families, choice())
 
 
 def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Callable[[], Any]) -> Iterator[Explanation]:
-    """One explanation per request. A family is of several prunings, or of several conditions of one pruning."""
+    """One explanation per request. A family is of several prunings, or of several targets or conditions of one."""
     for family in families:
         explanations = _explained(trace, family)
         for _ in family:
@@ -808,16 +824,17 @@ def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Calla
 
 def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
     """The result of a walk as an explanation for the user."""
-    relevance, layers, grown = result
-    trace, begin, reference = walk.trace, walk.start, None
+    relevance, layers, grown, begin = result
+    trace, reference = walk.trace, None
+    begin = walk.start if begin is None else begin
     if isinstance(trace, DifferenceTrace) and isinstance(begin.value, DifferenceValue):
         now, before = (begin.score_of(output) for output in begin.value.pair(walk.dtype))
         reference = Against(trace.references.name, now, before[None])
     return Explanation(
         relevance=relevance[0] if trace.single else tuple(relevance),
         logits=replaced(trace.output, torch.Tensor.clone, of=Tensor),  # the user's own
-        target=walk.start.target,
-        score=walk.start.score,
+        target=begin.target,
+        score=begin.score,
         layers=LayerRelevance(
             {name: layers[name] for name in walk.names if name in layers}, walk.names, request.layers
         ),
@@ -830,7 +847,7 @@ def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
         _ledger=walk.ledger,
         _source=TraceCall(trace, request, choice()),
         _scattered=frozenset(walk.scattered),
-        _begun=walk.start.mass,
+        _begun=begin.mass,
         _grown=grown,
         _whole=trace.samples is None,
         _groups=trace.samples if isinstance(trace.samples, Groups) else None,

@@ -18,6 +18,7 @@ from .ledger import signed_mass
 from .request import Request
 from .tape.samples import Samples
 from .tape.values import Value
+from .targets import Start
 
 
 @dataclass
@@ -63,6 +64,7 @@ class CaseResult(NamedTuple):
     relevance: list[Tensor]  # of the inputs
     layers: dict[str, Tensor]  # by name, at the inputs of the layers that were wanted
     grown: Tensor | None = None  # the largest factor by which PLRP-M multiplied a tensor's ‖R‖₁, (batch,)
+    start: Start | None = None  # where it is not that of the walk
 
 
 class Record:

@@ -189,8 +189,9 @@ class Site:
         assert self.p is not None
         return self.p, self.p if self.p_negative is None else self.p_negative
 
-    def groups(self, shape: torch.Size, unit: str) -> Tensor | None:
-        """The group of each entry of a sample, (n,), numbered from 0; None where each neuron is its own.
+    def groups(self, shape: torch.Size, unit: str) -> tuple[Tensor, int] | None:
+        """The group of each entry of a sample, (n,), numbered from 0, on the host, and how many there are; None where
+        each neuron is its own.
 
         Where readers disagree about the axis of the channels, or a tensor has none (or has no positions beside it),
         single neurons are pruned.
@@ -204,7 +205,7 @@ class Site:
         if not samples.ordinary:  # a sample's positions need not have the first numbers
             groups = groups.unique(return_inverse=True)[1]
         number = len(groups) and int(groups.max()) + 1
-        return groups if 1 < number < len(groups) else None
+        return (groups, number) if 1 < number < len(groups) else None
 
     @property
     def activations(self) -> Tensor:
@@ -275,13 +276,13 @@ def decide(relevance: Tensor, site: Site, pruning: Pruning) -> Cut:
     Where whole groups stay or go, a_g = Σ_{j∈g} |r_j| per sign takes the place of an entry; a group stays if it
     survives for either sign.
     """
-    rows, groups = site.value.samples.rows(relevance), site.groups(relevance.shape, pruning.unit)
+    rows, grouped = site.value.samples.rows(relevance), site.groups(relevance.shape, pruning.unit)
     stays = sums = None
-    if groups is None:
+    if grouped is None:
         theta = _thetas(signed_parts(rows), pruning, site.p, site.p_negative)
     else:
-        groups = groups.to(rows.device)
-        sums = group_sums(rows, groups)
+        groups = grouped[0].to(rows.device)
+        sums = group_sums(rows, groups, grouped[1])
         theta = _thetas(sums, pruning, site.p, site.p_negative)
         stays = ((sums[0] > theta[0][:, None]) | (sums[1] > theta[1][:, None]))[:, groups]
     surviving = survivors(rows, theta, stays)
@@ -294,9 +295,8 @@ def signed_parts(rows: Tensor) -> Mass:
     return rows.clamp(min=0), rows.clamp(max=0).neg()
 
 
-def group_sums(rows: Tensor, groups: Tensor) -> Mass:
+def group_sums(rows: Tensor, groups: Tensor, number: int) -> Mass:
     """a_g = Σ_{j∈g} |r_j| of the entries of each row (batch, n), per sign: (batch, groups) in float64."""
-    number = int(groups.max()) + 1
     positive, negative = (
         part.new_zeros(len(rows), number, dtype=torch.float64).index_add_(1, groups, part.double())
         for part in signed_parts(rows)

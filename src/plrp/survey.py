@@ -6,8 +6,9 @@ send to one neuron below is the relevance of that neuron.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from .conditions import Projection, gradients, label, mask_of
 from .contexts import ReadOutput
-from .engine import choose_walk
-from .passage import Mask, Passage, Record
+from .engine import choose_walk, grouped, walk_of
+from .passage import Case, Mask, Passage, Record
 from .request import Request
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached
 from .walk import Walk
+
+MOST = 256  # parts of a relevance that are sent down at once, where one walk takes so many
 
 
 class Survey:
@@ -51,15 +54,24 @@ class Survey:
         return self._record.relevance.get(id(value))
 
     @cached_property
-    def held(self) -> Walk:
-        """A walk on which every neuron keeps its factor."""
-        with torch.inference_mode(False), torch.no_grad():
-            return choose_walk(self.trace, self.request, passage=Passage(factors=self.factors))
+    def _group(self) -> Sequence[Case]:
+        """As many walks as one can take, on which every neuron keeps its factor."""
+        return grouped(self.trace, [Case(self.request, Passage(factors=self.factors))] * MOST)[0]
 
-    def send(self, relevance: Tensor, upper: Value, ends: Sequence[Value]) -> list[Tensor | None]:
-        """Hand relevance down from `upper` to each of `ends`, where it stops; None where nothing arrives."""
+    @cached_property
+    def held(self) -> Walk:
+        """A walk on which every neuron keeps its factor, of as many parts as `_group` has."""
         with torch.inference_mode(False), torch.no_grad():
-            return self.held.send(relevance, upper, ends)
+            return walk_of(self.trace, self._group)
+
+    def send(self, parts: Iterable[Tensor], upper: Value, ends: Sequence[Value]) -> Iterator[list[Tensor | None]]:
+        """Hand parts of the relevance of `upper` down to each of `ends`, where each stops; None: nothing arrives."""
+        waiting = iter(parts)
+        while some := list(islice(waiting, len(self._group))):
+            with torch.inference_mode(False), torch.no_grad():
+                sent = self.held.send(some[0] if len(some) == 1 else torch.cat(some), upper, ends)
+            for number in range(len(some)):
+                yield [None if r is None else r.chunk(len(some))[number] for r in sent]
 
     def passage(self, request: Request) -> Passage:
         """The constraints that the condition of a request puts on a walk."""

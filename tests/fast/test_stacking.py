@@ -51,6 +51,7 @@ def _small_networks_are_followed(monkeypatch):
     monkeypatch.setattr(limits, "FEWEST", 1)
     monkeypatch.setattr(limits, "NEURONS_BELOW", 0.6)
     monkeypatch.setattr(limits, "POSITIONS_BELOW", 1.0)
+    monkeypatch.setattr(limits, "STACKED_BYTES", 1)
 
 
 @pytest.fixture
@@ -207,3 +208,52 @@ def test_many_conditions_share_activations_and_the_way_above(monkeypatch):
         found = list(trace.sweep([None], condition=[{"2": [c]} for c in range(6)]))
     assert sizes == {"5": [1], "2": [6], "0": [6]}
     torch.testing.assert_close(sum(e.relevance for e in found), trace.explain().relevance, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "pruning", [None, plrp.Pruning(0.2), plrp.Pruning(0.05), plrp.Pruning(0.2, redistribution="M")], ids=str
+)
+@pytest.mark.parametrize("small", [1, 1 << 16])
+def test_many_targets_give_what_each_gives_alone(
+    small: int, pruning: plrp.Pruning | None, walks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also small operations, which take the whole stack in one call, and targets that no stack can take."""
+    monkeypatch.setattr(limits, "SMALL", small)
+    trace, options = plrp.trace(network(), IMAGES), {"composite": "epsilon-plus", "layers": True}
+    targets = [
+        0,
+        3,
+        None,
+        [1, 2, 0],
+        plrp.targets.contrast(1, 2),
+        plrp.targets.log_odds(1),
+        lambda o: o[:, 1] - o[:, 2],
+    ]
+    found = list(trace.sweep([pruning], targets=targets, **options))
+    stacked = [size for size in walks if size > 1]
+    assert stacked == ([] if pruning is not None and pruning.redistribution == "M" else [5])
+    for one, target in zip(found, targets, strict=True):
+        alone = trace.explain(pruning=pruning, target=target, **options)
+        torch.testing.assert_close(one.relevance, alone.relevance)
+        torch.testing.assert_close(one.score, alone.score)
+        assert set(one.layers) == set(alone.layers)
+        for name, relevance in alone.layers.items():
+            torch.testing.assert_close(one.layers[name], relevance)
+        assert str(one.target) == str(alone.target)
+        torch.testing.assert_close(one.closing(), alone.closing(), atol=1e-6, rtol=0)
+
+
+def test_targets_and_conditions_and_their_refusals(walks: list[int]) -> None:
+    trace = plrp.trace(network(), IMAGES[:1])
+    conditions = [{"left": [0]}, {"left": [1]}]
+    found = list(trace.sweep([None], targets=[0, 1], condition=conditions))
+    asked = [(target, one) for target in (0, 1) for one in conditions]
+    for explanation, (target, one) in zip(found, asked, strict=True):
+        torch.testing.assert_close(explanation.relevance, trace.explain(target=target, condition=one).relevance)
+    for wrong in (3, [], "0"):
+        with pytest.raises(ValueError, match="targets is a list"):
+            trace.sweep([None], targets=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="in place of target"):
+        trace.sweep([None], target=1, targets=[0])
+    with pytest.raises(ValueError, match="out of range"):
+        trace.sweep([None], targets=[0, 99])

@@ -66,6 +66,17 @@ def parts() -> dict[str, dict[str, Any]]:
                 {"model": "resnet50", "batch": 1, "count": 20, "seconds": [{"sweep": 8, "Zennit": 6, "forward": 1}]}
             ]
         },
+        "many": {
+            "rows": [
+                {
+                    "what": f"1,000 {what}, LRP",
+                    "ours": "in stacks",
+                    "seconds": [{"explained": seconds, "on the trace": 2.0, "in stacks": 0.5}],
+                }
+                for what, seconds in (("targets", 5.0), ("conditions", 2.0))
+            ]
+            + [{"what": "page of 63 maps", "ours": "plrp", "seconds": [{"plrp": 2.0, "plain walk": 7.0}]}]
+        },
         "memory": {
             "rows": [
                 {"model": m, "batch": 8, "peak": {"plrp LRP": 500.0, "plrp λ 0.2": 900.0, "Zennit": 1000.0}}
@@ -243,7 +254,13 @@ def test_goals_are_judged_by_their_worst_measurement(parts: dict[str, dict[str, 
     assert slow["verdicts"] == {"batch 1": "met, the stretch too", "batch 8": "missed by 20%"}
     assert (slow["met"], slow["verdict"]) == (False, "missed by 20%")
     assert found["VGG-16: LRP / conv floor"]["verdict"] == "missed by 4.2%"  # 2.5 / 2 against 1.2
-    assert found["ResNet-50: LRP against Zennit"]["verdict"] == "met"
+    assert found["ResNet-50: LRP against Zennit"]["verdict"] == "missed by 25%"  # 3 against 4
+    assert found["ResNet-50, batch 1: first explanation, forward passes"]["verdict"] == "missed by 33%"  # 8 against 6
+    assert found["1D CNN, 250 bases: λ p = 0.2 / own LRP"]["met"] is None
+    stacks = found["1,000 targets or conditions against 1,000 explanations"]
+    assert stacks["verdicts"] == {"1,000 targets, LRP": "met", "1,000 conditions, LRP": "missed by 50%"}
+    assert stacks["met"] is False
+    assert found["ResNet-50: circuit, choose_p, page against the plain walk"]["measured"] == {"page of 63 maps": 3.5}
     assert found["ResNet-50: 20-value λ sweep against 20 runs of Zennit"]["measured"] == {"batch 1": 15.0}
     assert found["ResNet-50: peak memory / Zennit's, batch 8"]["verdicts"] == {
         "LRP": "met, the stretch too",
@@ -387,7 +404,8 @@ def test_transformers_are_measured_against_lxt_with_the_same_rules() -> None:
     }
     assert report.attention(parts).rows[0] == ["ViT", "batch 1", "random", "3.00", "2.00", "2.40", "–", "2.50", "–"]
     found = {record["what"]: record for record in goals.verdicts(parts) if record["what"].startswith("transformers")}
-    against, pruned = found.values()
+    against, by_token, pruned = found.values()
+    assert by_token["met"] is None
     assert against["measured"] == {"ViT, batch 1": 0.8, "LM, batch 1": 1.2}
     assert against["met"] is False
     assert pruned["met"] is True

@@ -12,11 +12,14 @@ FEWEST = 4096  # smaller tensors are not worth the book-keeping
 
 # Prunings below this p leave so many neurons that dense propagation is faster, and that a stack would fill the memory.
 STACKED_FROM = 0.15
-# As many samples as a stack of prunings may have: beyond, larger steps gain nothing.
+# As many samples as a stack may have: beyond, larger steps gain nothing. A stack of small tapes has more, as long as
+# they would take STACKED_BYTES at most: there every step costs more than its numbers.
 STACKED_SAMPLES = 16
 
 # References are recorded as one batch while the pass on so many copies of the inputs takes at most these bytes.
 STACKED_BYTES = 1 << 24
+
+SMALL = 1 << 16  # operations on fewer entries per copy take all copies of a stack in one call
 
 MANY_ZEROS = 0.3  # inputs of which at most this share is not zero receive their relevance one by one,
 FEW_INPUTS = 16  # if they are of few channels: the weights are read once for each

@@ -115,6 +115,13 @@ class Neurons:
         values[position_of(self), self.channels.long()] = self.values
         return Rows(self.shape, self.positions, values)
 
+    def without_zeros(self) -> Neurons:
+        """The neurons that hold something."""
+        held = self.values != 0
+        if bool(held.all()):
+            return self
+        return regroup(self.shape, self.each(self.positions)[held], self.channels[held], self.values[held])
+
     def channel_sums(self) -> Tensor:
         """The sum over the channels, (samples, 1, *plane)."""
         whole = self.values.new_zeros(self.shape[0] * self.shape[2:].numel())

@@ -1,4 +1,4 @@
-"""Several walks down one tape in one: the cases of a sweep, which differ in their pruning or in their passage.
+"""Several walks down one tape in one: the cases of a sweep, which differ in their target, pruning or passage.
 
 Down to the first tensor at which the cases part there is one relevance. There the batch is stacked up, a copy per case:
 sample k · batch + n is sample n under case k. Layers take the stack as one large batch and read the activations and
@@ -27,7 +27,8 @@ from plrp.tape.operations import Family
 from plrp.tape.seam import tape_bytes
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
-from plrp.targets import Computed
+from plrp.targets import Computed, Seed, start
+from plrp.walk import Walk
 
 from . import difference_steps, limits, native, propagation
 from .fast_walk import FastWalk
@@ -36,25 +37,32 @@ from .neurons import Neurons, Relevance, Rows, dense
 from .selection import prune_tensor
 
 
-def stackable(case: Case) -> bool:
-    """Whether a case gains by a stack: it has constraints, or its pruning leaves few neurons in every layer.
+def stackable(case: Case, targets: bool) -> bool:
+    """Whether a case gains by a stack: it has constraints, its pruning leaves few neurons in every layer, or it is one
+    of several `targets` that start at the output.
 
     Relevance is projected by the plain formulas, which know one batch: such cases go one by one. A stack has no use for
     the first pass of a layer, so its prunings are those of PLRP-λ.
     """
-    how = case.request.pruning
+    how, target = case.request.pruning, case.request.target
     if case.passage is not None:
         return not case.passage.watched
-    if how is None or how.p is None or how.sparsity_gain is not None or not how.by_neuron or not native.available():
+    if targets and (isinstance(target, Computed) or (isinstance(target, Seed) and target.name == "log_odds")):
+        return False
+    if how is None:
+        return targets
+    if how.p is None or how.sparsity_gain is not None or not how.by_neuron or not native.available():
         return False
     smallest = min(p for p in how.shares.values() if p is not None)
-    return how.redistribution == "lambda" and how.conserve and smallest >= limits.STACKED_FROM
+    return how.redistribution == "lambda" and how.conserve and (targets or smallest >= limits.STACKED_FROM)
 
 
 def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     """Neighbours that can be stacked, as many as a stack may have; all others one by one."""
-    size = 1 if trace.samples != 0 else limits.STACKED_SAMPLES // max(1, trace.batch)
-    for stacks, neighbours in groupby(cases, lambda case: size > 1 and stackable(case)):
+    size, targets = 1, _by_target(cases)
+    if trace.samples == 0:
+        size = max(limits.STACKED_SAMPLES // max(1, trace.batch), limits.STACKED_BYTES // max(1, tape_bytes(trace)))
+    for stacks, neighbours in groupby(cases, lambda case: size > 1 and stackable(case, targets)):
         group, step = list(neighbours), size if stacks else 1
         yield from (group[first : first + step] for first in range(0, len(group), step))
 
@@ -82,6 +90,13 @@ def _repeats(now: Trace, copies: int) -> bool:
         return False
 
 
+def _by_target(cases: Sequence[Case]) -> bool:
+    """Whether the cases have one pruning and several targets."""
+    first = cases[0].request if cases else None
+    alike = first is not None and all(case.request.pruning == first.pruning for case in cases)
+    return alike and any(case.request.target is not first.target for case in cases if first is not None)
+
+
 class StackedWalk(FastWalk):
     """The walks of several cases in one. It keeps no ledger."""
 
@@ -94,6 +109,11 @@ class StackedWalk(FastWalk):
         self.conditioned = {key: which for key, (_, which) in masks.items()}  # the copies with a mask, by value
         self.parting = set(masks) if passages else set(self.sites)  # where the cases begin to differ
         self.cases = len(cases)
+        self.starts = [self.start] * self.cases
+        if _by_target(cases):
+            self.copies = self.cases
+            self.starts[1:] = [start(trace, case.request.target, self.dtype) for case in cases[1:]]
+            self.relevance = {id(self.start.value): torch.cat([one.relevance for one in self.starts])}
 
     def results(self, relevance: list[Tensor]) -> list[CaseResult]:
         """The result of each case, given the relevance of the inputs of the stack."""
@@ -101,13 +121,18 @@ class StackedWalk(FastWalk):
 
         def result(number: int) -> CaseResult:
             def of(stacked: Tensor, rows: int) -> Tensor:
-                return (stacked if len(stacked) == rows else stacked.chunk(self.cases)[number]).clone()
+                return (stacked if len(stacked) == rows else stacked.narrow(0, number * rows, rows)).clone()
 
             inputs = [of(r, value.shape[0]) for r, value in zip(relevance, self.trace.inputs, strict=True)]
             layers = {name: of(r, rows[name]) for name, r in self.layers.items()}
-            return CaseResult(inputs, layers)
+            return CaseResult(inputs, layers, start=self.starts[number])
 
         return [result(number) for number in range(self.cases)]
+
+    def send(self, relevance: Tensor, upper: Value, ends: Sequence[Value]) -> list[Tensor | None]:
+        """As in `Walk`, of as many parts of the relevance of `upper` as there are here, one after the other."""
+        self.copies = len(relevance) // upper.shape[0]
+        return super().send(relevance, upper, ends)
 
     def collect(self, value: Value) -> Any:
         """As in `Walk`; at the first tensor where the cases part, all relevance is stacked up."""
@@ -166,12 +191,32 @@ class StackedWalk(FastWalk):
         stacked = steps.pass_on(op, given, book, self.composite) if isinstance(given[0], Neurons | Rows) else None
         if stacked is not None:
             return stacked
+        if op.rule is None and op.output.shape.numel() < limits.SMALL:
+            return self._together(op, given, book)
         split = [[None] * self.copies if r is None else self._copies(r) for r in given]
         handed = [alone(op, one, book) for one in zip(*split, strict=True)]
         return [
             None if parts[0] is None else torch.cat([dense(part) for part in parts if part is not None])
             for parts in zip(*handed, strict=True)
         ]
+
+    def _together(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
+        """All copies in one call, by the plain formulas."""
+        there = [n for n, r in enumerate(given) if r is not None]
+        reached: list[int] = []
+
+        def plain(*parts: Tensor) -> tuple[Tensor, ...]:
+            one: list[Tensor | None] = [None] * len(given)
+            for n, part in zip(there, parts, strict=True):
+                one[n] = part
+            handed = Walk.pass_operation(self, op, one, book)
+            reached[:] = [n for n, r in enumerate(handed) if r is not None]
+            return tuple(r for r in handed if r is not None)
+
+        stacked = [dense(r).unflatten(0, (self.copies, -1)) for r in given if r is not None]
+        handed = torch.vmap(plain)(*stacked)
+        parts = dict(zip(reached, handed, strict=True))
+        return [parts[n].flatten(0, 1) if n in parts else None for n in range(len(op.inputs))]
 
     def _copies(self, relevance: Relevance) -> Sequence[Relevance]:
         """The relevance of each copy."""

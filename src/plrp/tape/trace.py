@@ -172,6 +172,7 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         prunings: Sequence[plrp.Pruning | None],
         *,
         target: Any = None,
+        targets: Sequence[Any] | None = None,
         composite: str | plrp.Composite = "auto",
         layers: bool | Sequence[str] = False,
         condition: plrp.conditions.Condition | Sequence[plrp.conditions.Condition] | None = None,
@@ -179,14 +180,14 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
     ) -> Iterator[plrp.Explanation]:
         """Explain with one pruning after the other; terms that do not depend on relevance are computed once.
 
-        Prunings that leave few neurons are walked several at a time. A list of conditions gives an explanation for
-        each of them, of every pruning (`[None]`: of plain LRP), many in one walk. Wrong arguments are refused here,
-        before the first explanation is asked for.
+        Prunings that leave few neurons are walked several at a time. A list of `targets`, or of conditions, gives an
+        explanation for each of them, of every pruning (`[None]`: of plain LRP), many in one walk; with both, of each
+        target under every condition. Wrong arguments are refused here, before the first explanation is asked for.
         """
         import plrp
 
         options: dict[str, Any] = {"target": target, "composite": composite, "layers": layers}
-        options |= {"condition": condition, "only_through": only_through}
+        options |= {"targets": targets, "condition": condition, "only_through": only_through}
         return plrp.explanation.sweep_trace(self, prunings, **options)
 
     def rows(self, composite: str | plrp.Composite = "auto") -> list[tuple[str, str, str, str]]:

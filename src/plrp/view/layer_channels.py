@@ -153,20 +153,32 @@ class Paths:
 
     def through(self, layer: str, channel: int, pool: Pool) -> Tensor:
         """The map of the relevance that reaches the input through one channel of a layer's input, and no other way."""
+        return next(self.through_each(layer, [channel], pool))
+
+    def through_each(self, layer: str, channels: Sequence[int], pool: Pool) -> Iterator[Tensor]:
+        """Such a map of each channel, of which many are walked at once."""
         op = self.ops.get(layer)
         if op is None:
             raise ValueError(f"The model has no layer {layer!r} with an input of its own.")
-        upper, lower, batch = op.inputs[0], self.trace.inputs[0], len(self.parts.start.score)
-        whole, sent = self.parts.at(upper), None
-        if whole is not None:  # else no relevance comes this way
-            rows = _channels_of(whole, op, batch, self.sample)
-            if not 0 <= channel < len(rows):
-                raise ValueError(f"The input of layer {op.name!r} has channels 0 to {len(rows) - 1}, not {channel}.")
-            sent = torch.zeros_like(whole)
-            _channels_of(sent, op, batch, self.sample)[channel] = rows[channel]
-            if upper is not lower:
-                (sent,) = self.parts.send(sent, upper, [lower])
-        return pool((torch.zeros(lower.shape) if sent is None else sent)[self.sample])
+        upper, lower = op.inputs[0], self.trace.inputs[0]
+        each = [self._alone(op, channel) for channel in channels]
+        parts = [part for part in each if part is not None]
+        sent = iter(parts if upper is lower else (r for (r,) in self.parts.send(parts, upper, [lower])))
+        for part in each:
+            arrived = None if part is None else next(sent)
+            yield pool((torch.zeros(lower.shape) if arrived is None else arrived)[self.sample])
+
+    def _alone(self, op: Op, channel: int) -> Tensor | None:
+        """The relevance of one channel of a layer's input, zero elsewhere; None where no relevance comes this way."""
+        whole, batch = self.parts.at(op.inputs[0]), len(self.parts.start.score)
+        if whole is None:
+            return None
+        rows = _channels_of(whole, op, batch, self.sample)
+        if not 0 <= channel < len(rows):
+            raise ValueError(f"The input of layer {op.name!r} has channels 0 to {len(rows) - 1}, not {channel}.")
+        alone = torch.zeros_like(whole)
+        _channels_of(alone, op, batch, self.sample)[channel] = rows[channel]
+        return alone
 
 
 def strongest(
@@ -197,7 +209,9 @@ def strongest(
         if len(shape) > 2:  # drawn as a picture, window below window
             shape = [math.prod(shape[:-1]), shape[-1]]
         channels = relevance.reshape(len(relevance), math.prod(shape))
-        for rank, (channel, share) in enumerate(_most_mass(channels)):
+        heaviest = _most_mass(channels)
+        sent = paths.through_each(op.name, [c for c, _ in heaviest[:followed]], pool) if paths is not None else iter(())
+        for rank, (channel, share) in enumerate(heaviest):
             one: dict[str, Any] = {"channel": channel, "share": share}
             one["relevance"] = finite(float(channels[channel].sum()))
             if math.prod(shape) > 1:
@@ -206,7 +220,7 @@ def strongest(
                 maps.append(levels)
                 offset += levels.size
             if paths is not None and rank < followed:
-                levels, largest, one["limit"] = path_levels(paths.through(op.name, channel, pool))
+                levels, largest, one["limit"] = path_levels(next(sent))
                 one["through"] = len(through[0])
                 through[0].append(levels)
                 through[1].append(largest)

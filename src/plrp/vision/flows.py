@@ -249,15 +249,20 @@ def _handed(parts: Survey, upper: Value, lower: Value, channels: Sequence[int]) 
     """The relevance from each of these channels of a level to every channel of the next, (channels, channels below)."""
     relevance = _relevance(parts, upper)
     axis = input_channel_axis(_reader(upper))
+    each = (_alone(relevance, axis, channel) for channel in channels)
     rows = []
-    for channel in channels:
-        alone = torch.zeros_like(relevance)
-        alone.select(axis, channel).copy_(relevance.select(axis, channel))
-        (arrived,) = parts.send(alone, upper, [lower])
+    for (arrived,) in parts.send(each, upper, [lower]):
         arrived = torch.zeros_like(lower.data) if arrived is None else arrived
         rows.append(_rows(_by_channel(arrived[0], _reader(lower))).sum(1))
     width = lower.shape[input_channel_axis(_reader(lower))]
     return torch.stack(rows) if rows else torch.zeros(0, width)
+
+
+def _alone(relevance: Tensor, axis: int, channel: int) -> Tensor:
+    """The relevance of one channel, zero elsewhere."""
+    alone = torch.zeros_like(relevance)
+    alone.select(axis, channel).copy_(relevance.select(axis, channel))
+    return alone
 
 
 def _rows(relevance: Tensor) -> Tensor:
