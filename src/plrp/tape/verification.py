@@ -120,17 +120,18 @@ def record_verified(
     frugal: bool = False,
     samples: Batch = 0,
     always: bool = False,
+    recorder_of: Callable[..., Recorder] = Recorder,
 ) -> Trace:
-    """One forward pass of a model, recorded, once it is known that the tape holds all of it."""
+    """One forward pass of a model, recorded, once it is known that the tape holds all of it; see `record`."""
     ways = verify(model, inputs, samples=samples, always=always)
-    trace = record(model, inputs, frugal=frugal, samples=samples)
+    trace = record(model, inputs, frugal=frugal, samples=samples, recorder_of=recorder_of)
     for last in (False, True):
         chosen, numbers = _samples_to_check(trace, ways)
         if not chosen:
             break
         chosen = list(range(trace.batch)) if last else chosen
         ways.update(verify(model, inputs, samples=samples, chosen=chosen, farther=numbers))
-        trace = record(model, inputs, frugal=frugal, samples=samples)
+        trace = record(model, inputs, frugal=frugal, samples=samples, recorder_of=recorder_of)
     look = ways.get(_way(trace.ops))
     for position in look.mixing if look is not None else ():
         trace.ops[position].refuse(MIXES, mixes=True)
@@ -161,9 +162,9 @@ def verify(
     ways = known.get(seen, {})
     if samples != 0 or given[0].shape[0]:
         try:
-            first = record(model, tuple(few), samples=samples, summing=True)
+            first = record(model, tuple(few), samples=samples, summing="all")
         except Exception:  # a model made for one size of batch, or one that fails on any
-            few, first = given, record(model, tuple(given), samples=samples, summing=True)
+            few, first = given, record(model, tuple(given), samples=samples, summing="all")
         mixing = _look_twice(model, few, first, farther)
         look = ways.setdefault(_way(first.ops), Look(set(), set(), set()))
         if len(look.constants) > MOST_CONSTANTS:
@@ -255,7 +256,7 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
         """The pass with these samples moved; None where the model cannot take them."""
         try:
             others = _moved(given, move, number, chosen, first.samples)
-            second = record(model, tuple(others), samples=first.samples, summing=True)
+            second = record(model, tuple(others), samples=first.samples, summing="constants")
         except Exception:  # whatever the model says to such an input
             return None
         return Tape(second.ops, [], second, list(tensors_in(second.returned)))
@@ -733,7 +734,7 @@ def _target_tape(
     trace: Trace, target: Callable[[Any], Any], move: Move | None, number: int = 0, chosen: Sequence[int] = ()
 ) -> Tape | None:
     """The tape of a target on the output, with the chosen samples moved; None where the target fails."""
-    recorder, generator = Recorder(None, summing=True), torch.Generator().manual_seed(number)
+    recorder, generator = Recorder(None, summing="constants"), torch.Generator().manual_seed(number)
 
     def fresh(tensor: Tensor) -> Tensor:
         value = trace.value_of(tensor)

@@ -1,0 +1,383 @@
+"""Plans: from a model's first pass it is remembered how each entry of the tape was recognised, for the passes after it.
+
+A pass with a plan is recorded like any other: every torch function runs under the recorder, and every entry is made
+anew. What is taken from the plan is the outcome of the search for family, signal, layouts and signs, which is the most
+of the work. It is taken only where nothing that this search reads can differ:
+
+- all entries so far are as they were when the plan was made: operations, arguments, shapes, layouts, signs;
+- this is the same function, with the same Python arguments by type and value, values of the tape at the same places,
+  constants of the same dtype and shape in the place of constants; and its results have the same dtypes and shapes;
+- the search reads no entry of a tensor (`_reads_numbers`: a softmax is known by its rows, a collision by its indices).
+  Where it does, the entry is recognised afresh in every pass, and compared with the plan.
+
+With the first difference the plan is left, and the pass goes on as a recording without one: the model never runs twice
+for it. Weights, names, numbers, and whether a constant may come from the input are never taken from a plan.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from plrp.tape.live_tensors import snapshot
+from plrp.tape.locating import decided_by_shapes
+from plrp.tape.operations import LOOKS, Family, Operation
+from plrp.tape.recognition import dispensable, foldable, is_nonnegative, reads_numbers, recognise_layer
+from plrp.tape.recorder import Recorder
+from plrp.tape.samples import Samples
+from plrp.tape.seam import run_noting_winners
+from plrp.tape.values import Call, Op, Value, carries, gathered
+
+MOST_PLANS = 16  # of one model: for so many shapes of its inputs
+REMADE = 3  # times that a plan is made anew after it was left
+_EXACT = (int, float, bool, str, complex, type(None), type(Ellipsis), torch.dtype, torch.device, torch.memory_format)
+_TENSORS = (Tensor, nn.Parameter)
+_ANY = object()  # fits nothing
+_VALUE, _CONSTANT, _PLAIN, _SEVERAL, _SLICE = range(5)
+
+
+class Output(NamedTuple):
+    """A value of the tape, apart from its numbers."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    samples: Samples
+    nonnegative: bool
+    above_layer: bool
+
+    @classmethod
+    def of(cls, value: Value) -> Output:
+        return cls(value.shape, value.dtype, value.samples, value.nonnegative, value.above_layer)
+
+    def fits(self, value: Value) -> bool:
+        """Whether another pass's value is the same but for its numbers."""
+        mine, theirs = self.samples, value.samples
+        alike = (mine.batch, mine.mixed, mine.whole) == (theirs.batch, theirs.mixed, theirs.whole)
+        return alike and mine.same(theirs) and self[:2] == (value.shape, value.dtype) and self[3:] == (
+            value.nonnegative,
+            value.above_layer,
+        )  # fmt: skip
+
+
+class Step(NamedTuple):
+    """One entry of a tape, apart from its tensors."""
+
+    function: Any
+    args: Any  # forms, see `_form`
+    kwargs: dict[str, Any]
+    operation: Operation  # that was called
+    fields: dict[str, Any]  # of the entry, as they were recognised
+    roles: tuple[Sequence[int], int | None, int | None, type]  # places of inputs, signal, gated; the class of its map
+    outputs: list[Output]
+    ready: bool  # whether another pass may take all this from the plan
+    signed: bool  # whether the sign of its output depends on numbers
+    forgets: bool  # its input, which nobody else needs
+
+
+class Plan:
+    """The steps of one pass of a model, and how often it was made anew."""
+
+    def __init__(self, steps: list[Step], made: int) -> None:
+        self.steps, self.made = steps, made
+        self.left = False  # whether a pass has gone another way
+
+
+_plans: dict[int, tuple[weakref.ref[Any], dict[Any, Plan]]] = {}  # by the id of a model, while it lives
+
+
+def _plans_of(model: Any) -> dict[Any, Plan]:
+    """The plans of a model, by the shapes of its inputs; callers add to it."""
+    known = _plans.get(id(model))
+    if known is not None and known[0]() is model:
+        return known[1]
+    try:
+        alive = weakref.ref(model)
+    except TypeError:
+        return {}
+    for key in [key for key, (other, _) in list(_plans.items()) if other() is None]:
+        _plans.pop(key, None)
+    plans: dict[Any, Plan] = {}
+    _plans[id(model)] = alive, plans
+    return plans
+
+
+def clear() -> None:
+    """Forget all plans."""
+    _plans.clear()
+
+
+class PlannedRecorder(Recorder):
+    """A recorder that follows the plan of an earlier pass as long as it fits, and makes one where there is none."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._plan: Plan | None = None
+        self._making: list[Step] | None = None
+        self._values: list[Value] = []
+        self._places: dict[int, int] = {}  # of values, by their ids
+        self._same = 0  # entries that are known to be those of the plan
+        self._begun, self._made, self._key = False, 0, ()
+
+    def __enter__(self) -> PlannedRecorder:
+        super().__enter__()
+        if not self._begun:
+            self._begin()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        if self.modules.depth:
+            return
+        if self._making is not None and exception[:1] == (None,) and len(self._making) == len(self.ops):
+            plans = _plans_of(self.model)
+            if len(plans) < MOST_PLANS or self._made:
+                plans[self._key] = Plan(self._making, self._made + 1)
+        self._plan = self._making = None  # the steps of a target are recorded afresh
+        self._values, self._places = [], {}
+
+    def _begin(self) -> None:
+        """Look for a plan; without one, make one."""
+        self._begun = True
+        usual = not (self.rules.given or self.modules.scripted or self.summing) and self.refused is None
+        if not usual or not all(v.data.is_cpu and not v.samples.vectors for v in self.inputs):
+            return
+        self._key = self.frugal, *((v.shape, v.dtype, v.samples.whole, v.nonnegative) for v in self.inputs)
+        plan = _plans_of(self.model).get(self._key)
+        self._made = 0 if plan is None else plan.made
+        if plan is not None and (not plan.left or plan.made == REMADE):
+            self._plan = plan
+        else:
+            self._making = []
+        for value in self.inputs:
+            self._know(value)
+
+    def _know(self, value: Value) -> None:
+        self._places[id(value)] = len(self._values)
+        self._values.append(value)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """As the recorder does; an entry that the plan has is not recognised once more."""
+        if self._plan is None or function in LOOKS or self.modules.inside is not None:
+            return super().__torch_function__(function, types, args, kwargs)
+        steps = self._plan.steps
+        while self._same < len(self.ops):
+            if not self._as_planned(self.ops[self._same]):
+                return super().__torch_function__(function, types, args, kwargs)
+        step = steps[self._same] if self._same < len(steps) else None
+        if step is None or not step.ready or step.function != function:
+            return super().__torch_function__(function, types, args, kwargs)
+        tensors: list[Tensor] = []
+        values: list[Value] = []
+        lifted = self._fitted(step, args, kwargs or {}, tensors, values)
+        if lifted is None:
+            return super().__torch_function__(function, types, args, kwargs)
+        result, winners = run_noting_winners(function, args, kwargs or {})
+        outputs = [result] if result.__class__ is Tensor else [t for t in gathered(result) if carries(t)]
+        entry: Op | None
+        if _give(step, outputs, tensors):
+            entry = self._entry(step, lifted, tensors, values, outputs)
+        else:
+            entry = self._record(Call(function, step.operation, args, kwargs or {}, tensors, values), result)
+        if entry is not None:
+            entry.winners = winners
+        return result
+
+    # --- following a plan ---------------------------------------------------------------------------------------------
+
+    def _as_planned(self, op: Op) -> bool:
+        """Whether an entry that was recognised afresh is that of the plan; if not, the plan is left."""
+        assert self._plan is not None
+        step = self._plan.steps[self._same] if self._same < len(self._plan.steps) else None
+        if step is None or not self._is_step(op, step):
+            self._plan.left, self._plan = True, None  # the next pass makes a new one
+            return False
+        for value in op.outputs:
+            self._know(value)
+        self._same += 1
+        return True
+
+    def _is_step(self, op: Op, step: Step) -> bool:
+        """Whether an entry is this step, apart from its tensors. (A replay may be a function made for one call.)"""
+        planned, mine = step.fields["operation"], op.operation
+        if (*planned[:2], *planned[3:]) != (*mine[:2], *mine[3:]) or op.function != step.function:
+            return False
+        if any(getattr(op, name) != step.fields[name] for name in _KEPT[1:]) or self._roles(op) != step.roles:
+            return False
+        if len(op.outputs) != len(step.outputs) or not all(map(Output.fits, step.outputs, op.outputs)):
+            return False
+        return self._fitted(step, op.args, op.kwargs, [], []) is not None
+
+    def _fitted(
+        self, step: Step, args: Any, kwargs: dict[str, Any], tensors: list[Tensor], values: list[Value]
+    ) -> tuple[Any, Any] | None:
+        """Arguments with values in the place of tensors, if they fit those of a step; tensors and values are noted."""
+        if len(args) != len(step.args) or kwargs.keys() != step.kwargs.keys():
+            return None
+        lifted = []
+        for form, item in zip(step.args, args, strict=True):
+            one = self._lift(form, item, tensors, values)
+            if one is _ANY:
+                return None
+            lifted.append(one)
+        named = {}
+        for key, item in kwargs.items():
+            named[key] = one = self._lift(step.kwargs[key], item, tensors, values)
+            if one is _ANY:
+                return None
+        return tuple(lifted), named
+
+    def _lift(self, form: Any, item: Any, tensors: list[Tensor], values: list[Value]) -> Any:
+        """One argument for the tape; `_ANY` where it does not fit."""
+        what, kind, known = form
+        if what == _VALUE:
+            value = item if item.__class__ is Value else None
+            if value is None and item.__class__ in _TENSORS:
+                value = self.value_of(item)
+                tensors.append(item)
+            if value is None or value is not self._values[known]:
+                return _ANY
+            if value not in values:
+                values.append(value)
+            return value
+        if item.__class__ is not kind and what != _CONSTANT:
+            return _ANY
+        if what == _PLAIN:
+            return item if item == known else _ANY
+        if what == _CONSTANT:
+            if item.__class__ not in _TENSORS or self.live.value(item) is not None:
+                return _ANY
+            tensors.append(item)
+            fits = item.dtype is kind and item.shape == known and item.layout is torch.strided
+            return item.detach() if fits else _ANY
+        parts = (item.start, item.stop, item.step) if what == _SLICE else item
+        if len(parts) != len(known):
+            return _ANY
+        lifted = [self._lift(one, part, tensors, values) for one, part in zip(known, parts, strict=True)]
+        if any(one is _ANY for one in lifted):
+            return _ANY
+        return slice(*lifted) if what == _SLICE else kind(lifted)
+
+    def _entry(
+        self, step: Step, lifted: tuple[Any, Any], tensors: list[Tensor], values: list[Value], outputs: list[Tensor]
+    ) -> Op:
+        """The entry of a step, with the tensors of this pass: what `Recorder.write` would have made."""
+        op = Op.__new__(Op)
+        op.__dict__.update(step.fields)
+        op.function, (op.args, op.kwargs) = step.function, lifted
+        op.inputs, op.outputs, op.sums, op.folded = values, [], {}, []
+        _, signal, gated, layer = step.roles
+        op.signal = None if signal is None else self._values[signal]
+        op.gated = None if gated is None else self._values[gated]
+        op.map = op.winners = None
+        constants = [t for t in tensors if self.live.value(t) is None] if len(tensors) > 1 else []
+        alien = list(filter(self._alien, constants))
+        op.fresh, op.suspect = bool(alien), self._numbers_suspect or not all(map(self.live.independent, alien))
+        for planned, tensor in zip(step.outputs, outputs, strict=True):
+            value = Value(snapshot(tensor), planned.samples, op)
+            value.nonnegative, value.above_layer = planned.nonnegative, planned.above_layer
+            op.outputs.append(value)
+            self.live.know(tensor, value)
+            self._know(value)
+        if layer is not type(None):
+            recognise_layer(op)
+        op.name = self.names.name(op.kind, tensors)
+        self.rules.seen.add(op.name)
+        for value in values:
+            value.readers.append(op)
+        self.ops.append(op)
+        self._same += 1
+        if step.signed and is_nonnegative(op) != op.output.nonnegative:
+            for value in op.outputs:
+                value.nonnegative = not value.nonnegative
+            self._plan = None
+        if step.forgets:
+            values[0].forget()
+        return op
+
+    # --- making a plan ------------------------------------------------------------------------------------------------
+
+    def _record(self, call: Call, result: Any) -> Op | None:
+        """As the recorder does; of an unchanged call the plan notes that it was one."""
+        op = super()._record(call, result)
+        if op is not None and self._making is not None:
+            self._note(op, call)
+        return op
+
+    def write(self, call: Call, outputs: list[Tensor]) -> Op | None:
+        """As the recorder does; every entry becomes a step of the plan that is being made."""
+        op = super().write(call, outputs)
+        if op is not None and self._making is not None:
+            self._making.append(self._step(op))
+            for value in op.outputs:
+                self._know(value)
+        return op
+
+    def _note(self, op: Op, call: Call) -> None:
+        """Whether the last step may be taken from the plan."""
+        assert self._making is not None
+        tensors = [t for t in call.tensors if self.live.value(t) is None]
+        step, values = self._making[-1], (*op.inputs, *op.outputs)
+        plain = op.function is call.function and op.inputs == call.values and op.operation is call.operation
+        plain = plain and all(v.dtype.is_floating_point and not v.samples.mixed for v in values)
+        plain = plain and all(t.is_floating_point() or t.dtype is torch.bool for t in tensors)
+        if not plain or op.family is Family.UNSUPPORTED or reads_numbers(op, tensors) or not decided_by_shapes(op):
+            return
+        if step.args == list(map(self._form, call.args)) and step.kwargs == dict(
+            zip(call.kwargs, map(self._form, call.kwargs.values()), strict=True)
+        ):
+            self._making[-1] = step._replace(ready=True, signed=bool(tensors) and op.map is None)
+
+    def _step(self, op: Op) -> Step:
+        fields, forgets = _fields(op), foldable(op) or (self.frugal and dispensable(op))
+        args = [self._form(item) for item in op.args]
+        kwargs = {key: self._form(item) for key, item in op.kwargs.items()}
+        outputs = [Output.of(value) for value in op.outputs]
+        return Step(op.function, args, kwargs, op.operation, fields, self._roles(op), outputs, False, False, forgets)
+
+    def _form(self, item: Any) -> Any:
+        """What an argument must be in another pass."""
+        kind = item.__class__
+        value = self.live.value(item) if kind in _TENSORS else item
+        if value.__class__ is Value and id(value) in self._places:
+            return _VALUE, None, self._places[id(value)]
+        if kind in _TENSORS and value is None:
+            return _CONSTANT, item.dtype, item.shape
+        if kind in _EXACT:
+            return _PLAIN, kind, item
+        if kind is tuple or kind is list or kind is torch.Size:
+            return _SEVERAL, kind, [self._form(one) for one in item]
+        if kind is slice:
+            return _SLICE, kind, [self._form(one) for one in (item.start, item.stop, item.step)]
+        return _PLAIN, object, _ANY
+
+    def _roles(self, op: Op) -> tuple[Sequence[int], int | None, int | None, type]:
+        places = self._places.get
+        inputs = [places(id(value), -1) for value in op.inputs]
+        signal, gated = (None if v is None else places(id(v), -1) for v in (op.signal, op.gated))
+        return inputs, signal, gated, type(op.map)
+
+
+_KEPT = ("operation", "family", "rule", "reason", "mixes", "by_difference", "declared")
+
+
+def _fields(op: Op) -> dict[str, Any]:
+    """How an entry was recognised."""
+    return {name: getattr(op, name) for name in _KEPT}
+
+
+def _give(step: Step, outputs: list[Tensor], tensors: list[Tensor]) -> bool:
+    """Whether results are fresh tensors such as a step has."""
+    if len(outputs) != len(step.outputs):
+        return False
+    for planned, tensor in zip(step.outputs, outputs, strict=True):
+        if tensor.shape != planned.shape or tensor.dtype is not planned.dtype or tensor.layout is not torch.strided:
+            return False
+        if not tensor.is_cpu or any(tensor is one for one in tensors):
+            return False
+    return True
