@@ -275,8 +275,8 @@ class PlannedRecorder(Recorder):
         op.signal = None if signal is None else self._values[signal]
         op.gated = None if gated is None else self._values[gated]
         op.map = op.winners = None
-        constants = [t for t in tensors if self.live.value(t) is None] if len(tensors) > 1 else []
-        alien = list(filter(self._alien, constants))
+        others = [t for t in tensors if t.__class__ is Tensor] if len(tensors) > len(values) else []
+        alien = list(filter(self._alien, others)) if len(tensors) > 1 else []
         op.fresh, op.suspect = bool(alien), self._numbers_suspect or not all(map(self.live.independent, alien))
         for planned, tensor in zip(step.outputs, outputs, strict=True):
             value = Value(snapshot(tensor), planned.samples, op)
