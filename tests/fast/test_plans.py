@@ -166,7 +166,7 @@ class Branching(nn.Module):
 def test_branches_on_values_and_on_state(frugal: bool) -> None:
     model = Branching(lambda x: int(bool((x > 0).all())))
     positive, negative = draw(2, 6).abs(), -draw(2, 6).abs()
-    assert [followed(model, x, frugal) for x in (positive, negative, positive, negative)][0] == 0
+    assert not followed(model, positive, frugal)
     for x in (positive, negative, positive, negative):
         assert followed(model, x, frugal) > 0
     calls = iter([0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0])
@@ -254,7 +254,7 @@ class Scaling(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "name, other",
+    ("name", "other"),
     [
         ("number", -3.0), ("number", True), ("number", 2), ("number", torch.tensor(-2.0)), ("tensor", -torch.ones(5)),
         ("tensor", 3.0), ("tensor", torch.rand(2, 5)), ("index", torch.tensor([0, 0, 1, 1, 4])),

@@ -51,6 +51,7 @@ class Output(NamedTuple):
 
     @classmethod
     def of(cls, value: Value) -> Output:
+        """What is remembered of a value."""
         return cls(value.shape, value.dtype, value.samples, value.nonnegative, value.above_layer)
 
     def fits(self, value: Value) -> bool:
