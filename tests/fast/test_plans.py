@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import plrp
-from plrp.fast import plans
-from plrp.fast.plans import PlannedRecorder
+from plrp.fast.plans import PlannedRecorder, RecordingPlan
+from plrp.tape import verification
 from plrp.tape.recorder import Recorder
 from plrp.tape.trace import Trace, record
 from plrp.tape.values import Op, Value, gathered, replaced
@@ -25,9 +25,9 @@ from random_models import Case, quietly
 
 @pytest.fixture(autouse=True)
 def _no_plans() -> Iterator[None]:
-    plans.clear()
+    verification._verified.clear()
     yield
-    plans.clear()
+    verification._verified.clear()
 
 
 class Counting(PlannedRecorder):
@@ -167,6 +167,7 @@ def test_branches_on_values_and_on_state(frugal: bool) -> None:
     model = Branching(lambda x: int(bool((x > 0).all())))
     positive, negative = draw(2, 6).abs(), -draw(2, 6).abs()
     assert not followed(model, positive, frugal)
+    assert not followed(model, negative, frugal)
     for x in (positive, negative, positive, negative):
         assert followed(model, x, frugal) > 0
     calls = iter([0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0])
@@ -321,20 +322,24 @@ def test_many_random_models_give_the_same_tapes(first: int) -> None:
     assert sum(map(compare_case, range(first, first + 500))) > 5000
 
 
+def planned(model: nn.Module) -> bool:
+    return any(isinstance(one, RecordingPlan) for one in verification.known_of(model).values())
+
+
 def test_explanations_are_the_same_and_the_plain_walk_has_no_plans() -> None:
     model, x = net(), draw(3, 4, 8)
     with plrp.plain_walk():
         plrp.explain(model, x)
-    assert not plans._plans
+    assert not planned(model)
     first = plrp.explain(model, x).relevance
-    assert plans._plans[id(model)][1]
+    assert planned(model)
     assert torch.equal(plrp.explain(model, x).relevance, first)
 
 
-def test_a_plan_dies_with_its_model() -> None:
-    model = net()
-    plrp.explain(model, draw(1, 4, 8))
-    key = id(model)
-    del model
-    plrp.explain(net(), draw(1, 4, 8))
-    assert key not in plans._plans or plans._plans[key][0]() is not None
+def test_rules_of_the_users_own_and_vectors_of_samples_make_no_plan() -> None:
+    model, x = net(), draw(1, 4, 8)
+    plrp.explain(model, x, rules={torch.relu: "pass"})
+    assert not planned(model)
+    layer = nn.Linear(4, 2)
+    plrp.explain(layer, draw(3, 4), samples=torch.tensor([0, 0, 0]), target=lambda output: output.sum()[None])
+    assert not planned(layer)

@@ -16,8 +16,6 @@ for it. Weights, names, numbers, and whether a constant may come from the input 
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,12 +23,12 @@ from torch import Tensor, nn
 
 from plrp.tape.live_tensors import snapshot
 from plrp.tape.locating import decided_by_shapes
-from plrp.tape.operations import LOOKS, Family, Operation
+from plrp.tape.operations import LOOKS, Family
 from plrp.tape.recognition import dispensable, foldable, is_nonnegative, reads_numbers, recognise_layer
 from plrp.tape.recorder import Recorder
-from plrp.tape.samples import Samples
 from plrp.tape.seam import run_noting_winners
 from plrp.tape.values import Call, Op, Value, carries, gathered
+from plrp.tape.verification import known_of
 
 MOST_PLANS = 16  # of one model: for so many shapes of its inputs
 REMADE = 3  # times that a plan is made anew after it was left
@@ -40,75 +38,38 @@ _ANY = object()  # fits nothing
 _VALUE, _CONSTANT, _PLAIN, _SEVERAL, _SLICE = range(5)
 
 
-class Output(NamedTuple):
+def _described(value: Value) -> tuple[Any, ...]:
     """A value of the tape, apart from its numbers."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    samples: Samples
-    nonnegative: bool
-    above_layer: bool
-
-    @classmethod
-    def of(cls, value: Value) -> Output:
-        """What is remembered of a value."""
-        return cls(value.shape, value.dtype, value.samples, value.nonnegative, value.above_layer)
-
-    def fits(self, value: Value) -> bool:
-        """Whether another pass's value is the same but for its numbers."""
-        mine, theirs = self.samples, value.samples
-        alike = (mine.batch, mine.mixed, mine.whole) == (theirs.batch, theirs.mixed, theirs.whole)
-        return alike and mine.same(theirs) and self[:2] == (value.shape, value.dtype) and self[3:] == (
-            value.nonnegative,
-            value.above_layer,
-        )  # fmt: skip
+    return value.samples, value.shape, value.dtype, value.nonnegative, value.above_layer
 
 
-class Step(NamedTuple):
+def _alike(planned: tuple[Any, ...], value: Value) -> bool:
+    """Whether another pass's value is the same but for its numbers."""
+    mine, theirs = planned[0], value.samples
+    same = (mine.batch, mine.mixed, mine.whole) == (theirs.batch, theirs.mixed, theirs.whole) and mine.same(theirs)
+    return same and planned[1:] == _described(value)[1:]
+
+
+class PlannedEntry(NamedTuple):
     """One entry of a tape, apart from its tensors."""
 
     function: Any
-    args: Any  # forms, see `_form`
+    args: list[Any]  # forms, see `_form`
     kwargs: dict[str, Any]
-    operation: Operation  # that was called
-    fields: dict[str, Any]  # of the entry, as they were recognised
-    roles: tuple[Sequence[int], int | None, int | None, type]  # places of inputs, signal, gated; the class of its map
-    outputs: list[Output]
-    ready: bool  # whether another pass may take all this from the plan
-    signed: bool  # whether the sign of its output depends on numbers
+    fields: dict[str, Any]  # as they were recognised
+    roles: tuple[Any, ...]  # the places of inputs, signal and gated, and the class of its map
+    outputs: list[tuple[Any, ...]]
     forgets: bool  # its input, which nobody else needs
+    ready: bool = False  # whether another pass may take all this from the plan
+    signed: bool = False  # whether the sign of its output depends on numbers
 
 
-class Plan:
+class RecordingPlan:
     """The steps of one pass of a model, and how often it was made anew."""
 
-    def __init__(self, steps: list[Step], made: int) -> None:
+    def __init__(self, steps: list[PlannedEntry], made: int) -> None:
         self.steps, self.made = steps, made
         self.left = False  # whether a pass has gone another way
-
-
-_plans: dict[int, tuple[weakref.ref[Any], dict[Any, Plan]]] = {}  # by the id of a model, while it lives
-
-
-def _plans_of(model: Any) -> dict[Any, Plan]:
-    """The plans of a model, by the shapes of its inputs; callers add to it."""
-    known = _plans.get(id(model))
-    if known is not None and known[0]() is model:
-        return known[1]
-    try:
-        alive = weakref.ref(model)
-    except TypeError:
-        return {}
-    for key in [key for key, (other, _) in list(_plans.items()) if other() is None]:
-        _plans.pop(key, None)
-    plans: dict[Any, Plan] = {}
-    _plans[id(model)] = alive, plans
-    return plans
-
-
-def clear() -> None:
-    """Forget all plans."""
-    _plans.clear()
 
 
 class PlannedRecorder(Recorder):
@@ -116,12 +77,13 @@ class PlannedRecorder(Recorder):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._plan: Plan | None = None
-        self._making: list[Step] | None = None
+        self._plan: RecordingPlan | None = None
+        self._making: list[PlannedEntry] | None = None
         self._values: list[Value] = []
         self._places: dict[int, int] = {}  # of values, by their ids
         self._same = 0  # entries that are known to be those of the plan
-        self._begun, self._made, self._key = False, 0, ()
+        self._begun, self._made = False, 0
+        self._key: tuple[Any, ...] = ()
 
     def __enter__(self) -> PlannedRecorder:
         super().__enter__()
@@ -134,9 +96,9 @@ class PlannedRecorder(Recorder):
         if self.modules.depth:
             return
         if self._making is not None and exception[:1] == (None,) and len(self._making) == len(self.ops):
-            plans = _plans_of(self.model)
-            if len(plans) < MOST_PLANS or self._made:
-                plans[self._key] = Plan(self._making, self._made + 1)
+            plans = known_of(self.model)
+            if self._made or sum(isinstance(one, RecordingPlan) for one in plans.values()) < MOST_PLANS:
+                plans[self._key] = RecordingPlan(self._making, self._made + 1)
         self._plan = self._making = None  # the steps of a target are recorded afresh
         self._values, self._places = [], {}
 
@@ -146,8 +108,8 @@ class PlannedRecorder(Recorder):
         usual = not (self.rules.given or self.modules.scripted or self.summing) and self.refused is None
         if not usual or not all(v.data.is_cpu and not v.samples.vectors for v in self.inputs):
             return
-        self._key = self.frugal, *((v.shape, v.dtype, v.samples.whole, v.nonnegative) for v in self.inputs)
-        plan = _plans_of(self.model).get(self._key)
+        self._key = "plan", self.frugal, *((v.shape, v.dtype, v.samples.whole, v.nonnegative) for v in self.inputs)
+        plan = known_of(self.model).get(self._key)
         self._made = 0 if plan is None else plan.made
         if plan is not None and (not plan.left or plan.made == REMADE):
             self._plan = plan
@@ -181,10 +143,13 @@ class PlannedRecorder(Recorder):
         result, winners = run_noting_winners(function, args, kwargs or {})
         outputs = [result] if result.__class__ is Tensor else [t for t in gathered(result) if carries(t)]
         entry: Op | None
-        if _give(step, outputs, tensors):
+        if len(outputs) == len(step.outputs) and all(
+            _fresh(*pair, tensors) for pair in zip(step.outputs, outputs, strict=True)
+        ):
             entry = self._entry(step, lifted, tensors, values, outputs)
         else:
-            entry = self._record(Call(function, step.operation, args, kwargs or {}, tensors, values), result)
+            call = Call(function, step.fields["operation"], args, kwargs or {}, tensors, values)
+            entry = self._record(call, result)
         if entry is not None:
             entry.winners = winners
         return result
@@ -203,35 +168,26 @@ class PlannedRecorder(Recorder):
         self._same += 1
         return True
 
-    def _is_step(self, op: Op, step: Step) -> bool:
+    def _is_step(self, op: Op, step: PlannedEntry) -> bool:
         """Whether an entry is this step, apart from its tensors. (A replay may be a function made for one call.)"""
         planned, mine = step.fields["operation"], op.operation
         if (*planned[:2], *planned[3:]) != (*mine[:2], *mine[3:]) or op.function != step.function:
             return False
         if any(getattr(op, name) != step.fields[name] for name in _KEPT[1:]) or self._roles(op) != step.roles:
             return False
-        if len(op.outputs) != len(step.outputs) or not all(map(Output.fits, step.outputs, op.outputs)):
+        if len(op.outputs) != len(step.outputs) or not all(map(_alike, step.outputs, op.outputs)):
             return False
         return self._fitted(step, op.args, op.kwargs, [], []) is not None
 
     def _fitted(
-        self, step: Step, args: Any, kwargs: dict[str, Any], tensors: list[Tensor], values: list[Value]
+        self, step: PlannedEntry, args: Any, kwargs: dict[str, Any], tensors: list[Tensor], values: list[Value]
     ) -> tuple[Any, Any] | None:
         """Arguments with values in the place of tensors, if they fit those of a step; tensors and values are noted."""
         if len(args) != len(step.args) or kwargs.keys() != step.kwargs.keys():
             return None
-        lifted = []
-        for form, item in zip(step.args, args, strict=True):
-            one = self._lift(form, item, tensors, values)
-            if one is _ANY:
-                return None
-            lifted.append(one)
-        named = {}
-        for key, item in kwargs.items():
-            named[key] = one = self._lift(step.kwargs[key], item, tensors, values)
-            if one is _ANY:
-                return None
-        return tuple(lifted), named
+        lifted = [self._lift(form, item, tensors, values) for form, item in zip(step.args, args, strict=True)]
+        named = {key: self._lift(step.kwargs[key], item, tensors, values) for key, item in kwargs.items()}
+        return None if any(one is _ANY for one in (*lifted, *named.values())) else (tuple(lifted), named)
 
     def _lift(self, form: Any, item: Any, tensors: list[Tensor], values: list[Value]) -> Any:
         """One argument for the tape; `_ANY` where it does not fit."""
@@ -265,7 +221,12 @@ class PlannedRecorder(Recorder):
         return slice(*lifted) if what == _SLICE else kind(lifted)
 
     def _entry(
-        self, step: Step, lifted: tuple[Any, Any], tensors: list[Tensor], values: list[Value], outputs: list[Tensor]
+        self,
+        step: PlannedEntry,
+        lifted: tuple[Any, Any],
+        tensors: list[Tensor],
+        values: list[Value],
+        outputs: list[Tensor],
     ) -> Op:
         """The entry of a step, with the tensors of this pass: what `Recorder.write` would have made."""
         op = Op.__new__(Op)
@@ -280,8 +241,8 @@ class PlannedRecorder(Recorder):
         alien = list(filter(self._alien, others)) if len(tensors) > 1 else []
         op.fresh, op.suspect = bool(alien), self._numbers_suspect or not all(map(self.live.independent, alien))
         for planned, tensor in zip(step.outputs, outputs, strict=True):
-            value = Value(snapshot(tensor), planned.samples, op)
-            value.nonnegative, value.above_layer = planned.nonnegative, planned.above_layer
+            value = Value(snapshot(tensor), planned[0], op)
+            value.nonnegative, value.above_layer = planned[3:]
             op.outputs.append(value)
             self.live.know(tensor, value)
             self._know(value)
@@ -304,42 +265,32 @@ class PlannedRecorder(Recorder):
     # --- making a plan ------------------------------------------------------------------------------------------------
 
     def _record(self, call: Call, result: Any) -> Op | None:
-        """As the recorder does; of an unchanged call the plan notes that it was one."""
+        """As the recorder does; the plan notes whether another pass may take the entry from it."""
         op = super()._record(call, result)
-        if op is not None and self._making is not None:
-            self._note(op, call)
-        return op
-
-    def write(self, call: Call, outputs: list[Tensor]) -> Op | None:
-        """As the recorder does; every entry becomes a step of the plan that is being made."""
-        op = super().write(call, outputs)
-        if op is not None and self._making is not None:
-            self._making.append(self._step(op))
-            for value in op.outputs:
-                self._know(value)
-        return op
-
-    def _note(self, op: Op, call: Call) -> None:
-        """Whether the last step may be taken from the plan."""
-        assert self._making is not None
-        tensors = [t for t in call.tensors if self.live.value(t) is None]
-        step, values = self._making[-1], (*op.inputs, *op.outputs)
+        if op is None or self._making is None or op.family is Family.UNSUPPORTED:
+            return op
+        tensors, values = [t for t in call.tensors if self.live.value(t) is None], (*op.inputs, *op.outputs)
         plain = op.function is call.function and op.inputs == call.values and op.operation is call.operation
         plain = plain and all(v.dtype.is_floating_point and not v.samples.mixed for v in values)
         plain = plain and all(t.is_floating_point() or t.dtype is torch.bool for t in tensors)
-        if not plain or op.family is Family.UNSUPPORTED or reads_numbers(op, tensors) or not decided_by_shapes(op):
-            return
-        if step.args == list(map(self._form, call.args)) and step.kwargs == dict(
-            zip(call.kwargs, map(self._form, call.kwargs.values()), strict=True)
-        ):
-            self._making[-1] = step._replace(ready=True, signed=bool(tensors) and op.map is None)
+        if plain and not reads_numbers(op, tensors) and decided_by_shapes(op):
+            step = self._making[-1]
+            kwargs = {key: self._form(item) for key, item in call.kwargs.items()}
+            ready = step.args == list(map(self._form, call.args)) and step.kwargs == kwargs
+            self._making[-1] = step._replace(ready=ready, signed=bool(tensors) and op.map is None)
+        return op
 
-    def _step(self, op: Op) -> Step:
-        fields, forgets = _fields(op), foldable(op) or (self.frugal and dispensable(op))
-        args = [self._form(item) for item in op.args]
-        kwargs = {key: self._form(item) for key, item in op.kwargs.items()}
-        outputs = [Output.of(value) for value in op.outputs]
-        return Step(op.function, args, kwargs, op.operation, fields, self._roles(op), outputs, False, False, forgets)
+    def write(self, call: Call, outputs: list[Tensor]) -> Op | None:
+        """As the recorder does; every entry is noted in the plan that is being made."""
+        op = super().write(call, outputs)
+        if op is not None and self._making is not None:
+            args, kwargs = list(map(self._form, op.args)), {key: self._form(item) for key, item in op.kwargs.items()}
+            forgets = foldable(op) or (self.frugal and dispensable(op))
+            fields, described = {name: getattr(op, name) for name in _KEPT}, list(map(_described, op.outputs))
+            self._making.append(PlannedEntry(op.function, args, kwargs, fields, self._roles(op), described, forgets))
+            for value in op.outputs:
+                self._know(value)
+        return op
 
     def _form(self, item: Any) -> Any:
         """What an argument must be in another pass."""
@@ -357,28 +308,15 @@ class PlannedRecorder(Recorder):
             return _SLICE, kind, [self._form(one) for one in (item.start, item.stop, item.step)]
         return _PLAIN, object, _ANY
 
-    def _roles(self, op: Op) -> tuple[Sequence[int], int | None, int | None, type]:
-        places = self._places.get
-        inputs = [places(id(value), -1) for value in op.inputs]
-        signal, gated = (None if v is None else places(id(v), -1) for v in (op.signal, op.gated))
+    def _roles(self, op: Op) -> tuple[Any, ...]:
+        signal, gated, *inputs = (None if v is None else self._places[id(v)] for v in (op.signal, op.gated, *op.inputs))
         return inputs, signal, gated, type(op.map)
 
 
 _KEPT = ("operation", "family", "rule", "reason", "mixes", "by_difference", "declared")
 
 
-def _fields(op: Op) -> dict[str, Any]:
-    """How an entry was recognised."""
-    return {name: getattr(op, name) for name in _KEPT}
-
-
-def _give(step: Step, outputs: list[Tensor], tensors: list[Tensor]) -> bool:
-    """Whether results are fresh tensors such as a step has."""
-    if len(outputs) != len(step.outputs):
-        return False
-    for planned, tensor in zip(step.outputs, outputs, strict=True):
-        if tensor.shape != planned.shape or tensor.dtype is not planned.dtype or tensor.layout is not torch.strided:
-            return False
-        if not tensor.is_cpu or any(tensor is one for one in tensors):
-            return False
-    return True
+def _fresh(planned: tuple[Any, ...], tensor: Tensor, arguments: list[Tensor]) -> bool:
+    """Whether a result is a new tensor such as the plan has."""
+    fits = (tensor.shape, tensor.dtype) == planned[1:3] and tensor.layout is torch.strided and tensor.is_cpu
+    return fits and id(tensor) not in map(id, arguments)

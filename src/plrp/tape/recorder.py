@@ -23,9 +23,9 @@ from .operations import (
     NUMBERS_OUT,
     READS_AT,
     SHAPE_ALONE,
+    UNNAMED,
     WRITES_AT,
     Family,
-    Operation,
     operation_named,
     spelled,
     unknown_operation,
@@ -38,7 +38,6 @@ from .values import Call, Op, Value, bit_sums, carries, gathered, replaced
 from .written_out import with_draws, written_out
 
 Refusal = tuple[str, str, str]  # the operation, the layer before it, the sentence
-_UNKNOWN = Operation("", Family.UNSUPPORTED, None)  # named when it is written down: to look up a name takes long
 
 
 class Recorder(TorchFunctionMode):
@@ -111,7 +110,7 @@ class Recorder(TorchFunctionMode):
             return self._constant(function, args, kwargs, tensors)
         kwargs = with_draws(function, args, kwargs)
         operation = self.rules.lookup(function, kwargs, args)
-        call = Call(function, operation or _UNKNOWN, args, kwargs, tensors, values)
+        call = Call(function, operation or UNNAMED, args, kwargs, tensors, values)
         if function in LEAVES:
             return self._leave(call)
         if call.operation.kind in WRITES_AT and not call.operation.registered:
@@ -201,7 +200,7 @@ class Recorder(TorchFunctionMode):
         if unknown and not outputs:
             self._numbers_suspect |= call.function in NUMBERS_OUT
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
-        if unknown and call.operation is _UNKNOWN:
+        if unknown and call.operation is UNNAMED:
             call = call._replace(operation=unknown_operation(call.function))
         empty = bool(outputs) and not outputs[0].numel() and _leaves_no_row(outputs, call.values)
         like = call.operation.traits.like and constant

@@ -65,7 +65,7 @@ class Look(NamedTuple):
 Ways = dict[int, Look]  # the verified ways through a model for inputs of one shape
 
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
-_verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
+_verified: dict[int, tuple[weakref.ref[Any], dict[Any, Any]]] = {}
 _targets: set[Any] = set()  # verified targets: functions by content, operations, shapes and constants
 
 
@@ -154,7 +154,7 @@ def verify(
     """
     shapes = tuple(_form(x, samples) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
-    known, seen = _looked_at(model), (shapes, samples, own)
+    known, seen = known_of(model), (shapes, samples, own)
     if seen in known and not always and not chosen:
         return known[seen]
     given = check_inputs(inputs, samples)
@@ -223,8 +223,8 @@ def _mixes(ops: Sequence[Op]) -> bool:
     return any(value.samples.mixed for op in ops for value in op.outputs)
 
 
-def _looked_at(model: Any) -> dict[Any, Ways]:
-    """The verified ways through a model, by the shapes of its inputs; callers add to it."""
+def known_of(model: Any) -> dict[Any, Any]:
+    """The verified ways through a model, by the shapes of its inputs, and plans; callers add to it."""
     entry = _verified.get(id(model))
     if entry is not None and entry[0]() is model:
         return entry[1]
