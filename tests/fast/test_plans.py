@@ -336,10 +336,7 @@ def test_explanations_are_the_same_and_the_plain_walk_has_no_plans() -> None:
     assert torch.equal(plrp.explain(model, x).relevance, first)
 
 
-def test_rules_of_the_users_own_and_vectors_of_samples_make_no_plan() -> None:
+def test_rules_of_the_users_own_make_no_plan() -> None:
     model, x = net(), draw(1, 4, 8)
     plrp.explain(model, x, rules={torch.relu: "pass"})
     assert not planned(model)
-    layer = nn.Linear(4, 2)
-    plrp.explain(layer, draw(3, 4), samples=torch.tensor([0, 0, 0]), target=lambda output: output.sum()[None])
-    assert not planned(layer)

@@ -1,17 +1,10 @@
 """Plans: from a model's first pass it is remembered how each entry of the tape was recognised, for the passes after it.
 
-A pass with a plan is recorded like any other: every torch function runs under the recorder, and every entry is made
-anew. What is taken from the plan is the outcome of the search for family, signal, layouts and signs, which is the most
-of the work. It is taken only where nothing that this search reads can differ:
-
-- all entries so far are as they were when the plan was made: operations, arguments, shapes, layouts, signs;
-- this is the same function, with the same Python arguments by type and value, values of the tape at the same places,
-  constants of the same dtype and shape in the place of constants; and its results have the same dtypes and shapes;
-- the search reads no entry of a tensor (`_reads_numbers`: a softmax is known by its rows, a collision by its indices).
-  Where it does, the entry is recognised afresh in every pass, and compared with the plan.
-
-With the first difference the plan is left, and the pass goes on as a recording without one: the model never runs twice
-for it. Weights, names, numbers, and whether a constant may come from the input are never taken from a plan.
+A pass with a plan is recorded like any other, every entry is made anew. What is taken from the plan is the outcome of
+the search for family, signal, layouts and signs, where nothing that this search reads can differ: all entries so far
+are as in the plan; the function, its Python arguments, shapes and dtypes of its tensors are the same; and the search
+reads no entry of a tensor. With the first difference the plan is left, and the recording goes on without one: the model
+never runs twice for it. `docs/decisions.md` states the guard in full.
 """
 
 from __future__ import annotations
@@ -143,9 +136,8 @@ class PlannedRecorder(Recorder):
         result, winners = run_noting_winners(function, args, kwargs or {})
         outputs = [result] if result.__class__ is Tensor else [t for t in gathered(result) if carries(t)]
         entry: Op | None
-        if len(outputs) == len(step.outputs) and all(
-            _fresh(*pair, tensors) for pair in zip(step.outputs, outputs, strict=True)
-        ):
+        fresh = {*map(id, outputs)}.isdisjoint(map(id, tensors))
+        if fresh and list(map(_kind, outputs)) == [(*planned[1:3], True) for planned in step.outputs]:
             entry = self._entry(step, lifted, tensors, values, outputs)
         else:
             call = Call(function, step.fields["operation"], args, kwargs or {}, tensors, values)
@@ -221,12 +213,7 @@ class PlannedRecorder(Recorder):
         return slice(*lifted) if what == _SLICE else kind(lifted)
 
     def _entry(
-        self,
-        step: PlannedEntry,
-        lifted: tuple[Any, Any],
-        tensors: list[Tensor],
-        values: list[Value],
-        outputs: list[Tensor],
+        self, step: PlannedEntry, lifted: Any, tensors: list[Tensor], values: list[Value], outputs: list[Tensor]
     ) -> Op:
         """The entry of a step, with the tensors of this pass: what `Recorder.write` would have made."""
         op = Op.__new__(Op)
@@ -234,8 +221,7 @@ class PlannedRecorder(Recorder):
         op.function, (op.args, op.kwargs) = step.function, lifted
         op.inputs, op.outputs, op.sums, op.folded = values, [], {}, []
         _, signal, gated, layer = step.roles
-        op.signal = None if signal is None else self._values[signal]
-        op.gated = None if gated is None else self._values[gated]
+        op.signal, op.gated = (None if place is None else self._values[place] for place in (signal, gated))
         op.map = op.winners = None
         others = [t for t in tensors if t.__class__ is Tensor] if len(tensors) > len(values) else []
         alien = list(filter(self._alien, others)) if len(tensors) > 1 else []
@@ -309,14 +295,13 @@ class PlannedRecorder(Recorder):
         return _PLAIN, object, _ANY
 
     def _roles(self, op: Op) -> tuple[Any, ...]:
-        signal, gated, *inputs = (None if v is None else self._places[id(v)] for v in (op.signal, op.gated, *op.inputs))
+        signal, gated, *inputs = (v and self._places.get(id(v), -1) for v in (op.signal, op.gated, *op.inputs))
         return inputs, signal, gated, type(op.map)
 
 
 _KEPT = ("operation", "family", "rule", "reason", "mixes", "by_difference", "declared")
 
 
-def _fresh(planned: tuple[Any, ...], tensor: Tensor, arguments: list[Tensor]) -> bool:
-    """Whether a result is a new tensor such as the plan has."""
-    fits = (tensor.shape, tensor.dtype) == planned[1:3] and tensor.layout is torch.strided and tensor.is_cpu
-    return fits and id(tensor) not in map(id, arguments)
+def _kind(tensor: Tensor) -> tuple[Any, ...]:
+    """What the plan knows of a result."""
+    return tensor.shape, tensor.dtype, tensor.layout is torch.strided and tensor.is_cpu
