@@ -30,7 +30,7 @@ from timing import options, progress, seconds, write
 CHECKS = (
     "plrp.tape.verification.verify",
     "plrp.tape.verification._way",
-    "plrp.tape.verification._unseen",
+    "plrp.tape.verification._samples_to_check",
     "plrp.tape.trace.check_inputs",
     "plrp.tape.trace.check_model",
     "plrp.tape.trace.check_output",

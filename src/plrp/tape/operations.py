@@ -352,6 +352,10 @@ def operation_named(name: str) -> Operation:
     return _KNOWN.by_name[name]
 
 
+UNNAMED = Operation("", Family.UNSUPPORTED, _by_name_alone)
+"""An unknown function before it is written down: to look up its name takes long."""
+
+
 def unknown_operation(function: Any) -> Operation:
     """A function that plrp knows no rule for."""
     return Operation(spelled(function).rsplit(".", 1)[-1], Family.UNSUPPORTED, function)

@@ -23,6 +23,7 @@ from .operations import (
     NUMBERS_OUT,
     READS_AT,
     SHAPE_ALONE,
+    UNNAMED,
     WRITES_AT,
     Family,
     operation_named,
@@ -44,16 +45,17 @@ class Recorder(TorchFunctionMode):
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
     rule that wants them has them recomputed. `refused`: a list that collects refusals, so that the recording goes on;
-    None: the first refusal is raised. `summing`: the bit sums of every tensor are noted, which show a later change of
-    its memory.
+    None: the first refusal is raised. `summing`: the bit sums of "constants" are noted, or of "all" tensors; they
+    show a later change of memory.
     """
 
     def __init__(
-        self, model: Any, frugal: bool = False, refused: list[Refusal] | None = None, summing: bool = False
+        self, model: Any, frugal: bool = False, refused: list[Refusal] | None = None, summing: str = ""
     ) -> None:
         super().__init__()
         self.model, self.frugal, self.summing, self.refused = model, frugal, summing, refused
         self.rules = RulesInForce(rules_in_force())
+        self.inputs: list[Value] = []
         self.ops: list[Op] = []
         self.live = LiveTensors(model)
         self.names = LayerNames(model)
@@ -108,7 +110,7 @@ class Recorder(TorchFunctionMode):
             return self._constant(function, args, kwargs, tensors)
         kwargs = with_draws(function, args, kwargs)
         operation = self.rules.lookup(function, kwargs, args)
-        call = Call(function, operation or unknown_operation(function), args, kwargs, tensors, values)
+        call = Call(function, operation or UNNAMED, args, kwargs, tensors, values)
         if function in LEAVES:
             return self._leave(call)
         if call.operation.kind in WRITES_AT and not call.operation.registered:
@@ -198,6 +200,8 @@ class Recorder(TorchFunctionMode):
         if unknown and not outputs:
             self._numbers_suspect |= call.function in NUMBERS_OUT
             return None  # a shape, a comparison, an index: nothing that relevance could flow through
+        if unknown and call.operation is UNNAMED:
+            call = call._replace(operation=unknown_operation(call.function))
         empty = bool(outputs) and not outputs[0].numel() and _leaves_no_row(outputs, call.values)
         like = call.operation.traits.like and constant
         if empty or like or not call.values or call.operation.family is Family.CONSTANT:
@@ -238,7 +242,7 @@ class Recorder(TorchFunctionMode):
             op.sums = _sums_of_constants(call.tensors, self.live)
         for tensor in outputs:
             value = Value(snapshot(tensor), inputs[0].samples, op)
-            value.sums = value.add_up() if self.summing else None
+            value.sums = value.add_up() if self.summing == "all" else None
             op.outputs.append(value)
             self.live.know(tensor, value)
         if not operation.registered:

@@ -66,7 +66,7 @@ class Look(NamedTuple):
 Ways = dict[int, Look]  # the verified ways through a model for inputs of one shape
 
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
-_verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
+_verified: dict[int, tuple[weakref.ref[Any], dict[Any, Any]]] = {}
 _targets: set[Any] = set()  # verified targets: functions by content, operations, shapes and constants
 
 
@@ -122,17 +122,18 @@ def record_verified(
     frugal: bool = False,
     samples: Batch = 0,
     always: bool = False,
+    recorder_of: Callable[..., Recorder] = Recorder,
 ) -> Trace:
-    """One forward pass of a model, recorded, once it is known that the tape holds all of it."""
+    """One forward pass of a model, recorded, once it is known that the tape holds all of it; see `record`."""
     ways = verify(model, inputs, samples=samples, always=always)
-    trace = record(model, inputs, frugal=frugal, samples=samples)
+    trace = record(model, inputs, frugal=frugal, samples=samples, recorder_of=recorder_of)
     for last in (False, True):
         chosen, numbers = _samples_to_check(trace, ways)
         if not chosen:
             break
         chosen = list(range(trace.batch)) if last else chosen
         ways.update(verify(model, inputs, samples=samples, chosen=chosen, farther=numbers))
-        trace = record(model, inputs, frugal=frugal, samples=samples)
+        trace = record(model, inputs, frugal=frugal, samples=samples, recorder_of=recorder_of)
     look = ways.get(_way(trace.ops))
     for position in look.mixing if look is not None else ():
         trace.ops[position].refuse(MIXES, mixes=True)
@@ -155,7 +156,7 @@ def verify(
     """
     shapes = tuple(_form(x, samples) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
-    known, seen = _looked_at(model), (shapes, samples, own)
+    known, seen = known_of(model), (shapes, samples, own)
     if seen in known and not always and not chosen:
         return known[seen]
     given = check_inputs(inputs, samples)
@@ -163,9 +164,9 @@ def verify(
     ways = known.get(seen, {})
     if samples != 0 or given[0].shape[0]:
         try:
-            first = record(model, tuple(few), samples=samples, summing=True)
+            first = record(model, tuple(few), samples=samples, summing="all")
         except Exception:  # a model made for one size of batch, or one that fails on any
-            few, first = given, record(model, tuple(given), samples=samples, summing=True)
+            few, first = given, record(model, tuple(given), samples=samples, summing="all")
         mixing = _look_twice(model, few, first, farther)
         look = ways.setdefault(_way(first.ops), Look(set(), set(), set()))
         if len(look.constants) > MOST_CONSTANTS:
@@ -224,8 +225,8 @@ def _mixes(ops: Sequence[Op]) -> bool:
     return any(value.samples.mixed for op in ops for value in op.outputs)
 
 
-def _looked_at(model: Any) -> dict[Any, Ways]:
-    """The verified ways through a model, by the shapes of its inputs; callers add to it."""
+def known_of(model: Any) -> dict[Any, Any]:
+    """The verified ways through a model, by the shapes of its inputs, and plans; callers add to it."""
     entry = _verified.get(id(model))
     if entry is not None and entry[0]() is model:
         return entry[1]
@@ -257,7 +258,7 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
         """The pass with these samples moved; None where the model cannot take them."""
         try:
             others = _moved(given, move, number, chosen, first.samples)
-            second = record(model, tuple(others), samples=first.samples, summing=True)
+            second = record(model, tuple(others), samples=first.samples, summing="constants")
         except Exception:  # whatever the model says to such an input
             return None
         return Tape(second.ops, [], second, list(tensors_in(second.returned)))
@@ -735,7 +736,7 @@ def _target_tape(
     trace: Trace, target: Callable[[Any], Any], move: Move | None, number: int = 0, chosen: Sequence[int] = ()
 ) -> Tape | None:
     """The tape of a target on the output, with the chosen samples moved; None where the target fails."""
-    recorder, generator = Recorder(None, summing=True), torch.Generator().manual_seed(number)
+    recorder, generator = Recorder(None, summing="constants"), torch.Generator().manual_seed(number)
 
     def fresh(tensor: Tensor) -> Tensor:
         value = trace.value_of(tensor)
