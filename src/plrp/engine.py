@@ -17,7 +17,6 @@ import torch
 from .passage import Case
 from .references import References
 from .request import Request
-from .tape.recorder import Recorder
 from .tape.trace import Trace
 from .walk import Walk
 
@@ -59,12 +58,6 @@ def choose_walk(trace: Trace, request: Request, **options: Any) -> Walk:
     fast = _fast("fast_walk", trace, request)
     kind: type[Walk] = Walk if fast is None else fast.FastWalk
     return kind(trace, request, **options)
-
-
-def recorder() -> type[Recorder]:
-    """What records a model that is explained again and again: the fast one knows its entries from an earlier pass."""
-    fast = _fast("plans")
-    return Recorder if fast is None else fast.PlannedRecorder
 
 
 def grouped(trace: Trace, cases: Sequence[Case]) -> list[Sequence[Case]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .balance import Balance, Problem, alarm, balance_of, find_problems, mass_of, remarks
 from .composites import Composite, resolve
 from .conditions import Condition, in_words, storable
-from .engine import choice, grouped, recorder, reference_groups, walk_of
+from .engine import choice, grouped, reference_groups, walk_of
 from .ledger import Ledger, averaged_ledgers, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
@@ -534,11 +534,11 @@ class ExplainCall:
     def _piece(self, inputs: Any, request: Request, ledger: bool) -> Explanation:
         whole = list(tensors_in(self.inputs))
         if request.reference is not None:
-            trace = record_verified(self.model, inputs, samples=self.samples, recorder_of=recorder())
+            trace = record_verified(self.model, inputs, samples=self.samples)
             self.seen.update(trace._recorder.rules.seen if self.rules else ())
             return _against(trace, request.reference, [request], whole, ledger)[0]
         frugal = not resolve(request.composite, whole).needs_outputs
-        trace = record_verified(self.model, inputs, frugal=frugal, samples=self.samples, recorder_of=recorder())
+        trace = record_verified(self.model, inputs, frugal=frugal, samples=self.samples)
         bound = request.bound(trace, whole)
         supported(trace, bound.composite.products)
         if bound.condition is None:

@@ -55,14 +55,6 @@ def layouts_of(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
     return _tried_out(op, outputs)
 
 
-def decided_by_shapes(op: Op) -> bool:
-    """Whether shapes and Python arguments alone say where samples lie in an operation's outputs."""
-    batch, outputs = op.inputs[0].samples.batch, [value.data for value in op.outputs]
-    if batch <= 1 or op.inputs[0].samples.whole or None not in [_decided(op, tensor) for tensor in outputs]:
-        return True
-    return op.map is None and _form(op, outputs) is not None
-
-
 # Families that are linear in their inputs, or select from them: numbers of samples come out as they went in.
 _LINEAR = (Family.REARRANGE, Family.SPLIT, Family.WINNER, Family.LAYER, Family.GATE, Family.PRODUCT)
 

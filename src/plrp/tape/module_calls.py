@@ -30,7 +30,7 @@ class ModuleCalls:
         self._recorder = weakref.ref(recorder)
         self._handles: list[Any] = []
         self._thread = 0
-        self.depth = 0  # a recorder enters itself again for functions that are written out in steps
+        self._depth = 0  # a recorder enters itself again for functions that are written out in steps
         self._writing = False
         modules = recorder.model.modules() if isinstance(recorder.model, nn.Module) else ()
         self.scripted = any(isinstance(module, torch.jit.ScriptModule) for module in modules)
@@ -38,8 +38,8 @@ class ModuleCalls:
 
     def watch(self) -> None:
         """Begin."""
-        self.depth += 1
-        if self.depth > 1:
+        self._depth += 1
+        if self._depth > 1:
             return
         recorder = self._recorder()
         assert recorder is not None
@@ -52,8 +52,8 @@ class ModuleCalls:
 
     def unwatch(self) -> None:
         """End."""
-        self.depth -= 1
-        if self.depth:
+        self._depth -= 1
+        if self._depth:
             return
         for handle in self._handles:
             handle.remove()

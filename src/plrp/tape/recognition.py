@@ -37,18 +37,6 @@ def recognise(op: Op) -> None:
         op.refuse("a sparse tensor")
 
 
-def reads_numbers(op: Op, constants: Sequence[Tensor]) -> bool:
-    """Whether entries of tensors were read to recognise an entry with these constants, none of which are indices; else
-    shapes and Python arguments alone decided.
-    """
-    if op.traits.boxes or (op.operation.family is Family.PASS and constants) or (op.kind == "div" and _twice(op)):
-        return True
-    exponential, axes, _ = _scaled_exponential(op)
-    if exponential is not None and axes:
-        return True
-    return op.operation.multiplies and len(op.inputs) == 2 and _offset_source(*op.inputs) is not None
-
-
 def _recognise_family(op: Op) -> None:
     if _recognise_softmax(op):
         return
@@ -70,7 +58,7 @@ def _recognise_family(op: Op) -> None:
     elif op.kind == "interpolate" and str(op.argument(3, "mode", "nearest")).startswith("nearest"):
         op.family = Family.REARRANGE
     elif op.family is Family.LAYER:
-        recognise_layer(op)
+        _recognise_layer(op)
     elif _shifts(op):
         constant = next(a for a in op.terms if not isinstance(a, Value))
         if not op.inputs[0].above_layer:
@@ -294,8 +282,7 @@ def dispensable(op: Op) -> bool:
     return op.family is Family.PASS and op.rule is None and len(op.inputs) == 1 and recomputable(op.inputs[0])
 
 
-def recognise_layer(op: Op) -> None:
-    """The map of a conv or linear layer."""
+def _recognise_layer(op: Op) -> None:
     x, weight = op.argument(0, "input"), op.argument(1, "weight")
     bias = op.argument(2, "bias")
     if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):

@@ -55,7 +55,6 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.model, self.frugal, self.summing, self.refused = model, frugal, summing, refused
         self.rules = RulesInForce(rules_in_force())
-        self.inputs: list[Value] = []
         self.ops: list[Op] = []
         self.live = LiveTensors(model)
         self.names = LayerNames(model)

@@ -213,22 +213,17 @@ def record(
     samples: Batch = 0,
     refused: list[Refusal] | None = None,
     summing: str = "",
-    recorder_of: Callable[..., Recorder] = Recorder,
 ) -> Trace:
-    """Record one forward pass, operations without a rule included; `frugal`, `refused`, `summing`: see `Recorder`.
-
-    `recorder_of` makes the recorder: another one costs less, and records the same.
-    """
+    """Record one forward pass, operations without a rule included; `frugal`, `refused`, `summing`: see `Recorder`."""
     given = check_inputs(inputs, samples)
     check_model(model)
-    recorder = recorder_of(model, frugal, refused, summing)
+    recorder = Recorder(model, frugal, refused, summing)
     with torch.inference_mode(False):
         aliases = [x.detach().clone() for x in given]  # a model may write into them
     layouts = samples.layouts if isinstance(samples, Groups) else [Samples.first_axis(len(given[0]))] * len(given)
     if samples is None:
         layouts = [Samples.of_whole(x) for x in given]
     values = [Value(x.detach(), layout) for x, layout in zip(aliases, layouts, strict=True)]
-    recorder.inputs = values
     for alias, value in zip(aliases, values, strict=True):
         value.nonnegative = bool(value.samples.batch) and bool((value.data >= 0).all())
         recorder.live.know(alias, value)

@@ -66,7 +66,7 @@ class Look(NamedTuple):
 Ways = dict[int, Look]  # the verified ways through a model for inputs of one shape
 
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
-_verified: dict[int, tuple[weakref.ref[Any], dict[Any, Any]]] = {}
+_verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
 _targets: set[Any] = set()  # verified targets: functions by content, operations, shapes and constants
 
 
@@ -122,18 +122,17 @@ def record_verified(
     frugal: bool = False,
     samples: Batch = 0,
     always: bool = False,
-    recorder_of: Callable[..., Recorder] = Recorder,
 ) -> Trace:
-    """One forward pass of a model, recorded, once it is known that the tape holds all of it; see `record`."""
+    """One forward pass of a model, recorded, once it is known that the tape holds all of it."""
     ways = verify(model, inputs, samples=samples, always=always)
-    trace = record(model, inputs, frugal=frugal, samples=samples, recorder_of=recorder_of)
+    trace = record(model, inputs, frugal=frugal, samples=samples)
     for last in (False, True):
         chosen, numbers = _samples_to_check(trace, ways)
         if not chosen:
             break
         chosen = list(range(trace.batch)) if last else chosen
         ways.update(verify(model, inputs, samples=samples, chosen=chosen, farther=numbers))
-        trace = record(model, inputs, frugal=frugal, samples=samples, recorder_of=recorder_of)
+        trace = record(model, inputs, frugal=frugal, samples=samples)
     look = ways.get(_way(trace.ops))
     for position in look.mixing if look is not None else ():
         trace.ops[position].refuse(MIXES, mixes=True)
@@ -156,7 +155,7 @@ def verify(
     """
     shapes = tuple(_form(x, samples) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
-    known, seen = known_of(model), (shapes, samples, own)
+    known, seen = _looked_at(model), (shapes, samples, own)
     if seen in known and not always and not chosen:
         return known[seen]
     given = check_inputs(inputs, samples)
@@ -225,8 +224,8 @@ def _mixes(ops: Sequence[Op]) -> bool:
     return any(value.samples.mixed for op in ops for value in op.outputs)
 
 
-def known_of(model: Any) -> dict[Any, Any]:
-    """The verified ways through a model, by the shapes of its inputs, and plans; callers add to it."""
+def _looked_at(model: Any) -> dict[Any, Ways]:
+    """The verified ways through a model, by the shapes of its inputs; callers add to it."""
     entry = _verified.get(id(model))
     if entry is not None and entry[0]() is model:
         return entry[1]
