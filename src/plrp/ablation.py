@@ -174,10 +174,10 @@ def fills_from(
         raise ValueError(f"ablate is 'zero', 'mean' or 'resample', got {ablate!r}.")
     if ablate == "zero":
         if data is not None:
-            raise ValueError("data is what 'mean' and 'resample' are taken from: say ablate='mean', or leave it out.")
+            raise ValueError("data= is for ablate='mean' and 'resample': name one of them, or leave data= out.")
         return reference_fills(sites) if isinstance(trace, DifferenceTrace) else None
     if data is None:
-        raise ValueError(f"ablate='{ablate}' takes what stands in from other inputs: give some as data=.")
+        raise ValueError(f"ablate='{ablate}' takes its replacements from other inputs: give some as data=.")
     if trace.samples != 0:
         raise ValueError(f"ablate='{ablate}' needs a batch axis, which this model does not have: take 'zero'.")
     number = check_inputs(data)[0].shape[0]
@@ -238,7 +238,7 @@ class _Reading:
                 self.number = equal.long().argmax(1)
 
     def of(self, tensors: Sequence[Tensor]) -> Answer:
-        """What the network says where its `values` are these tensors."""
+        """The network's score if its `values` are these tensors."""
         score = self.start.score_of(tensors[0])
         unknown = torch.full_like(score, torch.nan)
         if self.single:

@@ -33,14 +33,14 @@ CLOSES = 1e-3
 """The largest share of ‖R‖₁ that rounding may hide from the ledger."""
 
 MUCH_ATTENTION = 0.1
-"""Above this p, agreement with what the network does falls fast in models with attention: docs/truth.md."""
+"""Above this p, agreement with the network falls fast in models with attention: docs/truth.md."""
 
 NOTHING = "the score is 0: there is nothing to hand down"
 REMEDY = "prune with redistribution='M-sign' or 'lambda', or prune less"
 
 
 class Problem(Enum):
-    """What broke in the arithmetic of an explanation, the worst first."""
+    """Faults in the arithmetic of an explanation, the worst first."""
 
     NOT_FINITE = "not finite"
     GROWN = "grown by pruning"
@@ -48,7 +48,7 @@ class Problem(Enum):
 
 
 def find_problems(mass: Tensor, grown: Tensor | None) -> list[Problem | None]:
-    """What broke in each sample, by the ‖R‖₁ of its input (or the largest on the way), (batch,), without a ledger.
+    """The fault in each sample, by the ‖R‖₁ of its input (or the largest on the way), (batch,), without a ledger.
 
     `grown`: the largest factor by which PLRP-M multiplied the ‖R‖₁ of a tensor; None under any other method.
     """
@@ -84,7 +84,7 @@ class Balance:
     - `cut`: the share of the pruned tensors in which anything was cut, and `tied`: the largest share of a tensor's
       survivors (of one sign) that equal neurons at the cut hold, which stay or go together; NaN without pruning;
     - `flipped`: the largest share of a tensor's ‖R‖₁ on survivors whose sign PLRP-M has flipped;
-    - `problems`: what broke in a sample, None where nothing did.
+    - `problems`: the fault in a sample, None where there is none.
     """
 
     score: Tensor
@@ -135,7 +135,7 @@ class Balance:
         return ". ".join(sentences) or "no samples"
 
     def _broken(self, problem: Problem, remedy: str) -> str:
-        """What broke in some samples: how many, and how far in the worst."""
+        """The faults in some samples: how many, and how far in the worst."""
         samples = [n for n, one in enumerate(self.problems) if one is problem]
         worst = max(samples, key=lambda n: float(self.closing[n] if problem is Problem.OPEN else self.grown[n]))
         fact = {
@@ -164,7 +164,7 @@ class Balance:
         )
 
     def _note(self) -> str:
-        """What is no fault, but should be known: that nothing could be pruned, or that p is large."""
+        """Remarks that name no fault: that nothing could be pruned, or that p is large."""
         stuck = int((self.cut == 0).sum())
         if stuck and _prunes(self.pruning) and not bool(self.withheld.any()):
             tied = bool((self.tied > 0).any())
@@ -230,7 +230,7 @@ def balance_of(
 
 
 def remarks(score: Tensor, mass: Tensor, grown: Tensor | None) -> list[str | None]:
-    """What broke in each sample, or that its score is 0, in the few words that fit under a picture; else None."""
+    """The fault in each sample, or that its score is 0, in the few words that fit under a picture; else None."""
     factors = torch.ones_like(mass) if grown is None else grown
     words = {None: None, Problem.NOT_FINITE: "relevance is not finite"}
     grew = [f"PLRP-M multiplied Σ|R| of a tensor by {_number(factor)}" for factor in factors]

@@ -35,7 +35,7 @@ class Check(NamedTuple):
         if not self.problems:
             return f"Supported: {seen}."
         table = render_table(("operation", "after layer", "why"), self.problems)
-        advice = "`plrp.explain` says what to do about the last of them; `plrp.rules_for` gives operations a rule."
+        advice = "`plrp.explain` names the remedy for the last of them; `plrp.rules_for` gives operations a rule."
         return f"Not supported: {plural(len(self.problems), 'problem')} (in {seen}):\n{table}\n{advice}"
 
     def _repr_html_(self) -> str:

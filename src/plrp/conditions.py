@@ -58,7 +58,7 @@ class Projection:
 
 
 def checked(condition: Any, trace: Trace | None = None, only_through: bool = False) -> dict[str, Any] | None:
-    """A copy of a condition, whose layers the trace knows; `mask_of` checks what the condition asks of a layer."""
+    """A copy of a condition, whose layers the trace knows; `mask_of` checks the part that concerns one layer."""
     if condition is None and only_through:
         raise ValueError("only_through needs a condition: name the layer to go through.")
     if condition is None:
@@ -66,7 +66,7 @@ def checked(condition: Any, trace: Trace | None = None, only_through: bool = Fal
     if not isinstance(condition, Mapping):
         hint = ": Trace.sweep takes several conditions at once" if isinstance(condition, list | tuple) else ""
         raise TypeError(
-            "condition is a dict from layers to what may pass there, such as {'layer3.0.conv2': [12, 40]}, got "
+            "condition is a dict from layers to the channels that may pass, such as {'layer3.0.conv2': [12, 40]}, got "
             f"{type(condition).__name__}{hint}."
         )
     if not condition:

@@ -149,7 +149,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     - `balance`: where the score went, in numbers;
     - `condition`, `only_through`: which relevance was let pass; None where all of it was;
     - `reference`: f(x), f(x⁰) and the spread over several references, if the score is a difference to them;
-    - `verdict`: what the network said of it in the last `test`; None before.
+    - `verdict`: the network's verdict from the last `test`; None before.
     """
 
     relevance: Any
@@ -349,7 +349,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         return balance_of(self.score, self._begun, self._inputs, self.booked, self.pruning)
 
     def problems(self) -> list[Problem | None]:
-        """What broke in the arithmetic of each sample, None where nothing did; needs no ledger."""
+        """The fault in the arithmetic of each sample, None where there is none; needs no ledger."""
         return find_problems(mass_of(self._inputs), self._grown)
 
     def remarks(self) -> list[str | None]:
@@ -444,7 +444,7 @@ def explain(
       that `target` gives by an index into the output or a callable. A vector of whole numbers names the sample of each
       row, as PyTorch Geometric's `batch` does (several inputs: a tuple of vectors); the output has a row per sample;
     - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`;
-    - `condition`: what may pass the outputs of some layers, such as `{"layer3.0.conv2": [12, 40]}`: channels (whole
+    - `condition`: a filter on the outputs of some layers, such as `{"layer3.0.conv2": [12, 40]}`: channels (whole
       numbers), positions (tuples), a boolean mask, or a callable (activation, gradient of the score, relevance) → mask.
       Several layers all apply. With a pruning, neurons keep the factors they have without the condition;
     - `only_through`: drop relevance that goes around a conditioned layer, over a skip;

@@ -31,9 +31,9 @@ class SavedExplanation:
     logits: the model's output; None if it was no tensor.
     target: classes (batch,), an index tuple into the output, or the target in words.
     score: (batch,). composite: its name. pruning: None for LRP.
-    problems: what broke in the arithmetic of each sample (`Explanation.problems`), in words; None if nothing did.
+    problems: the fault in the arithmetic of each sample (`Explanation.problems`), in words; None if there is none.
     reference: f(x), f(x⁰) and the spread of the relevance, where the score is a difference to references.
-    verdict: of each sample what the network said of it (`metrics.Verdict.facts`), if it was tested.
+    verdict: the network's verdict on each sample (`metrics.Verdict.facts`), if it was tested.
     """
 
     relevance: Any

@@ -153,7 +153,7 @@ class Ledger(Sequence[dict[str, Any]]):
 
     def largest_growth(self, start: Tensor, end: Tensor) -> tuple[Tensor, list[str]]:
         """The largest ‖R‖₁ on the way from the output to the input, whose own are `start` and `end` (batch,), and the
-        entry at which the largest so far grew by the largest factor. What is not a number counts as ∞.
+        entry at which the largest so far grew by the largest factor. NaN counts as ∞.
         """
         largest, most = start.double(), torch.ones_like(start, dtype=torch.float64)
         names = ["the output"] * self.batch
@@ -190,7 +190,7 @@ class Ledger(Sequence[dict[str, Any]]):
         return len(self._rows) * self.batch
 
     def table(self) -> list[tuple[str, ...]]:
-        """Means over the samples, as text: what `print(explanation.booked)` shows."""
+        """Means over the samples, as text, for `print(explanation.booked)`."""
         rows = []
         for row in self._rows:
             mean = {k: _mean(v) for k, v in row.items() if k not in NAMES}
@@ -232,7 +232,7 @@ def growth_by_pruning(ledger: Ledger) -> tuple[Tensor, list[str]]:
 
 
 def _joined(values: Sequence[Any], parts: Sequence[Ledger]) -> Any:
-    """One column's values of all pieces: tensors (batch,) where any of them has one, else what all have."""
+    """One column's values of all pieces: tensors (batch,) where any of them has one, else the value that all share."""
     if not any(isinstance(value, Tensor) for value in values):
         return values[0]
     return torch.cat([torch.as_tensor(v).expand(part.batch) for v, part in zip(values, parts, strict=True)])

@@ -39,7 +39,7 @@ class Pruning:
     - `conserve=False`: the ablations; λ = 1, or M re-applied naively, so that pruned mass is lost.
     - `sparsity_gain`: prune an entry only while it buys at least this much sparsity per share of mass; `measure` is the
       sparsity: the share of `"zeros"`, or the `"gini"` index.
-    - `unit`: what stays or goes as a whole: single neurons (`"neuron"`), all channels of a place of a map, a base or a
+    - `unit`: the group that stays or goes as one: single neurons (`"neuron"`), all channels of a place, a base or a
       token (`"position"`), all places of a channel (`"channel"`). `"auto"` is tokens in models with attention, where
       single neurons leave relevance everywhere, and neurons in all others.
     - `layers`: p for single layers, by name, or a pair (p, p_negative); a single number leaves `p_negative` as it is.
@@ -367,7 +367,7 @@ def ascending(rows: Tensor) -> tuple[Tensor, Tensor]:
     exponent = (bits >> 23).clamp(min=1)  # subnormal numbers share the unit of the smallest normal exponent
     mantissa = ((bits & 0x7FFFFF) + ((bits >> 23 > 0).int() << 23)).long()
     running = mantissa.cumsum(1)
-    # Units summed within each exponent: the running sum minus what it was before the exponent began.
+    # Units summed within each exponent: the running sum minus its value before the exponent began.
     starts = torch.ones_like(exponent, dtype=torch.bool)
     starts[:, 1:] = exponent[:, 1:] != exponent[:, :-1]
     position = torch.arange(rows.shape[1], device=rows.device).expand_as(running)
@@ -427,7 +427,7 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
 def prune(
     relevance: Tensor, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books what was lost."""
+    """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books the lost mass."""
     return hand_over(relevance, decide(relevance, site, pruning), site, pruning, arrived, book)
 
 

@@ -1,12 +1,12 @@
 """How one operation hands its relevance down.
 
-A rule for a layer states its *branches*: contributions n_jk of input j to output k, what the bias adds to their sum,
+A rule for a layer states its *branches*: contributions n_jk of input j to output k, the bias's part of their sum,
 and which share of R_k the branch hands down. Everything else is common to all rules:
 
     d_k = Σ_j n_jk + bias_k        R_j = Σ_k n_jk · share_k R_k / (d_k + ε sign d_k)
 
 The contributions of a branch are sums of parts, n_jk = Σ input_j · weight_jk, so that a part costs one `apply` and one
-`transpose` of the layer's map. What does not reach the inputs is booked: to the bias, to ε, or as created.
+`transpose` of the layer's map. Relevance that does not reach the inputs is booked: to the bias, to ε, or as created.
 """
 
 from __future__ import annotations
@@ -246,9 +246,9 @@ class Centred(Epsilon):
     """LRP-ε for one-hot inputs, relative to the mean letter: n = x(w − w̄), w̄ the mean of w over the letters.
 
     Where a position holds one letter, a number added to the weights of all letters is a bias and nothing else. So how
-    much ε gives to a letter is arbitrary; its difference to the mean letter is not, and agrees with what an exchange of
-    the letter does (Majdandzic et al. 2023 correct gradients so). The mean letter's share, Σ xw̄, is booked with the
-    bias. Letters are axis 1 of a convolution's input; in any other layer this is LRP-ε.
+    much ε gives to a letter is arbitrary; its difference to the mean letter is not, and agrees with the effect of
+    an exchange of the letter (Majdandzic et al. 2023 correct gradients so). The mean letter's share, Σ xw̄, is booked with
+    the bias. Letters are axis 1 of a convolution's input; in any other layer this is LRP-ε.
     """
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:

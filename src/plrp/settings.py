@@ -83,7 +83,7 @@ class Settings:
         return cls(**changes) if settings is None else replace(settings, **changes)
 
     def stored(self) -> dict[str, Any]:
-        """The settings that decide results, by name, as plain data; those that are None are left out."""
+        """The settings that decide results, by name, as plain data, without settings that are None."""
         values = {name: getattr(self, name) for name, option in options(type(self)).items() if option.stored}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -240,8 +240,8 @@ class PruningSettings(Settings):
     )
     unit: str = setting(
         "auto",
-        "what is pruned as a whole: single neurons; positions with all their channels (a place of a map, a base, a "
-        "token); or channels with all their positions. auto takes positions in models with attention, else neurons",
+        "the unit that is pruned as one: single neurons; positions with all their channels (a place of a map, a base, "
+        "a token); or channels with all their positions. auto takes positions in models with attention, else neurons",
         choices=("auto", "neuron", "position", "channel"),
     )
     sparsity_gain: float | None = setting(

@@ -197,7 +197,7 @@ class Walk(Bookkeeper):
         return prune(relevance, site, self.pruning, arrived, book)
 
     def through_layer(self, op: Op, given: Any, book: Booking) -> tuple[Any, list[Any]]:
-        """A conv or linear layer by its rule; returns its input's relevance, and what PLRP-M needs of this pass."""
+        """A conv or linear layer by its rule; returns its input's relevance, and the state that PLRP-M needs."""
         rule = self.composite.rule(op)
         if isinstance(rule, Pass):
             if op.output.shape != op.inputs[0].shape:

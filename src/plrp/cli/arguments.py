@@ -197,7 +197,7 @@ def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
 
 
 def test_options(of: str) -> Shown:
-    """The options that ask the network whether its explanations are true; `of` is what is tested."""
+    """The options that ask the network whether its explanations are true; `of` names the tested things."""
     return {
         "--test": f"ask the network whether {of} is true: replace parts of the input in two ways, and compare (see "
         "--budget)",
@@ -206,7 +206,7 @@ def test_options(of: str) -> Shown:
 
 
 def say_price(budget: int, quiet: bool, times: int = 1) -> None:
-    """Say beforehand what --test costs."""
+    """State the cost of --test beforehand."""
     each = f"{times} × " if times > 1 else ""
     say(f"plrp: --test asks the network: at most {each}{budget} more forward passes", quiet)
 
@@ -235,7 +235,7 @@ def forwards(step: Step) -> Callable[..., None]:
 
 
 def check_out(out: str) -> None:
-    """Refuse a folder for results that cannot be made, before work begins; URLs and what exists are not tried."""
+    """Refuse a folder for results that cannot be made, before work begins; URLs and existing folders are not tried."""
     place = Path(out)
     there = next(path for path in (place, *place.absolute().parents) if os.path.exists(path))
     if "://" in out or there == place or not there.is_dir():

@@ -496,7 +496,7 @@ def page_size(arguments: argparse.Namespace, answers: str, page: bool = True) ->
 
 
 def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool) -> list[str]:
-    """What is printed for one photograph: where it went, the classes, how sparse it is, and what broke. No line
+    """The printed lines of one photograph: where its score went, the classes, how sparse it is, and what broke. No line
     but those of the last kind exceeds `width`. `named`: the class was asked for by name, which others may share.
     """
     from plrp.spelling import shortened

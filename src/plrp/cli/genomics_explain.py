@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from plrp.pruning import Pruning
 
 COMMAND = "genomics variants"
-"""What has written a folder, as its `run.json` says."""
+"""The program that wrote a folder, by its `run.json`."""
 
 RECORDED = (
     *("vcf", "genome", "model", "weights", "target", "reverse_target", "width", "strand", "ends"),

@@ -1,4 +1,4 @@
-"""`plrp genomics motifs`, `browser`, `logo` and `export`: what comes after a run of `plrp genomics explain`."""
+"""`plrp genomics motifs`, `browser`, `logo` and `export`: the steps after a run of `plrp genomics explain`."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def run_motifs(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{out} holds a run, whose files would be replaced: name another folder.")
         if arguments.model is None and (arguments.target or arguments.reverse_target):
             raise UsageError("--target and --reverse-target go with --model, which explains the null.")
-        if arguments.model:  # what is wrong is said before anything is loaded
+        if arguments.model:  # wrong settings are named before anything is loaded
             run_settings(arguments.folder, target=arguments.target, reverse_target=arguments.reverse_target)
         if arguments.database is not None and not arguments.match:
-            raise UsageError("--database is what patterns are matched to: leave --no-match out.")
+            raise UsageError("--database names the motifs for matching: leave --no-match out.")
         database = None if arguments.database is None else genomics.read_motifs(arguments.database)
         truth = Truth(genomics.read_bed(arguments.truth)) if arguments.truth else None
         model = load_model(arguments.model, arguments.weights).eval() if arguments.model else None

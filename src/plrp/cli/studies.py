@@ -140,7 +140,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _value(text: str) -> Any:
-    """A value as TOML writes it; what is not TOML is text."""
+    """A value as TOML writes it; anything else is text."""
     from plrp.experiments.config import ConfigError, read_toml
 
     try:

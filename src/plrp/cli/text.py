@@ -85,7 +85,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explains the text, prints it, and saves what was asked for."""
+    """Explains the text, prints it, and saves the files that were asked for."""
     check(arguments)
     from plrp import text
     from plrp.balance import unwarned

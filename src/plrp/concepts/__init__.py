@@ -1,4 +1,4 @@
-"""Concepts: what the channels of a layer respond to, shown by the inputs that gave them most relevance.
+"""Concepts: the meaning of the channels of a layer, shown by the inputs that gave them most relevance.
 
 - `exemplars`: for each channel the inputs that gave it most relevance, and most activation; stored and resumable
 - `neuron_relevance`: the relevance of every channel over a data set, as a table

@@ -76,7 +76,7 @@ def subspaces(
 ) -> Subspaces:
     """Subspaces of a layer's channels that hold much of its relevance, for layers whose channels mean little alone.
 
-    layer: a conv or linear layer; its activations are those that the next layers read, after activations and pools.
+    layer: a conv or linear layer; its activations are taken after activation functions and pools.
     method: `"prca"`: the eigenvectors of E[a cᵀ + c aᵀ] with the largest eigenvalues, `dimensions` by `dimensions`.
         `"drsa"`: subspaces that are relevant for different inputs, by ascent from `starts` random starts, drawn by
         `seed`. The best end is taken; it need not be the best there is, so several starts help.

@@ -269,7 +269,7 @@ class Config:
 
     @property
     def cells(self) -> tuple[tuple[str, float], ...]:
-        """Every (variant, p): LRP once, as p = 0, which is what all variants are at p = 0."""
+        """Every (variant, p): LRP once, as p = 0, since all variants are LRP there."""
         baseline = [("LRP", 0.0)] if "LRP" in self.variants or 0 in self.p else []
         others = [v for v in self.variants if v != "LRP"]
         return (*baseline, *((v, float(p)) for v in others for p in self.p if p > 0))

@@ -64,7 +64,7 @@ def render(study: Study, *, seed: int, title: str = "", origin: str = "", photog
         "Where the relevance went",
         f"<p>The ledger of {escape(study.shown.names[0])} under PLRP-λ, p = {LOGO_P}, from the score down "
         "to the bases. Pruning moves mass between neurons and loses none: mass in and out of its rows are equal. "
-        "What is absorbed went to biases and ε.</p>",
+        "The absorbed share went to biases and ε.</p>",
         _ledger(study.ledger),
     )
     body += section(
@@ -79,7 +79,7 @@ def render(study: Study, *, seed: int, title: str = "", origin: str = "", photog
     known = "objects were pasted, and motifs planted" if photographs else "the motifs were planted"
     lead = (
         f"LRP traces a network's score back to {inputs}. PLRP prunes the relevance in every layer on its way, so that "
-        f"what arrives is sparser. Here the truth is known: {known}."
+        f"the relevance that arrives is sparser. Here the truth is known: {known}."
     )
     return page(title or f"Pruned relevance on {'photographs and ' if photographs else ''}DNA", lead, body)
 

@@ -37,7 +37,7 @@ def bootstrap(
     array = array.reshape(len(array), -1)
     known = np.isfinite(array)
     low, high = np.full(array.shape[1], np.nan), np.full(array.shape[1], np.nan)
-    # Columns measured on the same samples are taken together; what one column gives does not depend on the others.
+    # Columns measured on the same samples are taken together; the result of one column does not depend on the others.
     patterns, group = np.unique(known, axis=1, return_inverse=True)
     for number in range(patterns.shape[1]):
         rows, columns = patterns[:, number], np.flatnonzero(group.ravel() == number)
@@ -49,7 +49,7 @@ def bootstrap(
         means = _draws(count, resamples, seed) @ (chosen - centre) / count + centre
         tail = expanded_tail(count, confidence)
         ends = np.quantile(means, [tail, 1 - tail], axis=0)
-        ends[np.abs(ends) < 1e-12 * np.abs(chosen).max(0)] = 0.0  # what rounding left of zero has no sign
+        ends[np.abs(ends) < 1e-12 * np.abs(chosen).max(0)] = 0.0  # a zero up to rounding has no sign
         low[columns], high[columns] = ends
     return low.reshape(rest), high.reshape(rest)
 

@@ -54,7 +54,7 @@ class PartMaker:
                 raise differs_here("samples", "the sweep")
 
     def rehearse(self, index: int) -> dict[str, Any]:
-        """What a first batch cost: a `Rehearsal` as plain data."""
+        """The cost of a first batch: a `Rehearsal` as plain data."""
         return asdict(self.bench.rehearse(index))
 
     def do(self, index: int, tick: Tick) -> None:

@@ -1,4 +1,4 @@
-"""`sweep(config, out)`: measure what a config asks for, or what is missing of it."""
+"""`sweep(config, out)`: measure everything that a config asks for and the folder does not hold yet."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def sweep(
 
 
 def headline(config: Config, parts: int, missing: int, shard: tuple[int, int]) -> str:
-    """What there is to do, in one line."""
+    """The work ahead, in one line."""
     maps = f"{len(config.cells)} maps ({len({variant for variant, _ in config.cells})} variants)"
     share = "" if shard == (1, 1) else f" of shard {shard[0]}/{shard[1]}"
     return (

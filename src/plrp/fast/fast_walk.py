@@ -37,7 +37,7 @@ class ChannelsLastChain:
     """Decides, layer by layer, whether a walk works with channels last; holds the tensors that it laid out anew.
 
     A chain of such layers begins at one convolution and goes on where relevance comes with channels last: to lay out
-    tensors anew in between would cost what it gains.
+    tensors anew in between would cost as much as it gains.
     """
 
     def __init__(self, possible: bool) -> None:
@@ -229,7 +229,7 @@ class FastWalk(Walk):
 
 
 def _add_booked(book: Booking, theirs: Booking, samples: Tensor, batch: int) -> None:
-    """Add what was booked for some samples of the batch."""
+    """Add the bookings of some samples of the batch."""
     for name, booked in vars(theirs).items():
         if isinstance(booked, Tensor):
             setattr(book, name, getattr(book, name) + booked.new_zeros(batch).index_add_(0, samples, booked))

@@ -181,9 +181,9 @@ def _redistribute(surviving: Neurons, stats: Tensor, arrived: Arrived, columns: 
 
 
 def dense_arrived(arrived: Arrived) -> Arrived:
-    """What arrived as ordinary tensors, for PLRP-M on whole tensors."""
+    """The relevance that arrived as ordinary tensors, for PLRP-M on whole tensors."""
     layers: list[tuple[Samples, Sequence[Any]]] = []
-    for samples, branches in arrived.layers:  # without those that hand nothing down: γ's of negative outputs, say
+    for samples, branches in arrived.layers:  # without branches that hand nothing down: γ's of negative outputs, say
         handing = [one.dense() if isinstance(one, SparsePass) else one for one in branches if one.given.any()]
         layers.append((samples, [_narrowed(one, samples) for one in handing]))
     return Arrived(layers, None if arrived.other is None else dense(arrived.other))

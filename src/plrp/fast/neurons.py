@@ -3,7 +3,7 @@
 They are held by position:
 
 - `Neurons`: single neurons, for each position the channels that hold relevance;
-- `Rows`: all channels at some positions: what a layer hands to the positions that it reads.
+- `Rows`: all channels at some positions: the relevance that a layer hands to the positions it reads.
 
 Functions have two bodies: a compiled loop (`native/`), and torch.
 """
@@ -77,7 +77,7 @@ class Neurons:
         return self._in_batch[batch]
 
     def at(self, tensor: Tensor) -> Tensor:
-        """What another tensor of this shape, or the batch that is stacked up here, holds at these neurons."""
+        """The values at these neurons of another tensor of this shape, or of the batch that is stacked up here."""
         if tensor.shape[1:] == self.shape[1:] and len(tensor):
             flat = self.flat_in(len(tensor))
             if not native.available(tensor):
@@ -204,7 +204,7 @@ def dense_last(relevance: Relevance) -> Tensor:
 
 
 def at_neurons(relevance: Relevance, neurons: Neurons) -> Tensor:
-    """What another relevance of the same tensor holds at these neurons."""
+    """The values of another relevance of the same tensor at these neurons."""
     if isinstance(relevance, Tensor):
         return neurons.at(relevance)
     rows = relevance.rows() if isinstance(relevance, Neurons) else relevance
@@ -302,7 +302,7 @@ def thin(relevance: Tensor, stats: Tensor) -> Tensor:
 
 
 def regroup(shape: torch.Size, at: Tensor, channels: Tensor, values: Tensor) -> Neurons:
-    """Neurons that stand at any positions in any order; what lands on one neuron is added up."""
+    """Neurons that stand at any positions in any order; relevance that lands on one neuron is added up."""
     places, width = shape[0] * shape[2:].numel(), shape[1]
     if native.available(values):
         count = len(at)

@@ -1,6 +1,6 @@
 """How relevance of few neurons is handed down: the formulas of `walk`, `passing` and `pruning`, neuron by neuron.
 
-A rule's branches are the same; only the sums run over the neurons that hold relevance. What has no form here returns
+A rule's branches are the same; only the sums run over the neurons that hold relevance. Other cases return
 None, and the walk goes on with an ordinary tensor.
 """
 
@@ -86,7 +86,7 @@ def _counts(relevance: Tensor | Rows) -> Tensor | None:
 
 @dataclass
 class SparsePass:
-    """What a branch did with the relevance of few neurons: PLRP-M's second pass starts from it."""
+    """The pass of a branch over the relevance of few neurons: PLRP-M's second pass starts from it."""
 
     branch: Branch
     plan: Plan
@@ -106,7 +106,7 @@ class SparsePass:
 
 @dataclass
 class DensePass(FirstPass):
-    """What a branch did with a whole tensor; and where its layer reads, if single neurons can be followed through."""
+    """The pass of a branch over a whole tensor; and where its layer reads, if neurons can be followed through."""
 
     geometry: Geometry | None = None
 
@@ -178,7 +178,7 @@ def through_layer(
 
 
 def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:
-    """PLRP-M's second pass, `pruning.hand_to_survivors`, for single survivors: what each receives, what is orphaned."""
+    """PLRP-M's second pass, `pruning.hand_to_survivors`, for single survivors: their relevance, and orphaned mass."""
     branch, read = one.branch, one.plan
     if not len(read.positions):  # nobody above, or nobody who reads more than padding: nothing was handed down
         return torch.zeros_like(surviving.values), torch.zeros_like(one.s)

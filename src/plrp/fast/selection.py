@@ -35,7 +35,7 @@ def prune_tensor(
 
 
 def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: float | Tensor) -> Tensor:
-    """What is to be cut, per sample: θ of both signs, masses and counts (samples, 8), float64, on the CPU.
+    """The cut of each sample: θ of both signs, masses and counts (samples, 8), float64, on the CPU.
 
     Sample n has the entries offsets[n] … offsets[n + 1] of the flattened `values`; p may be given per sample.
     """
@@ -61,7 +61,7 @@ def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: f
 
 
 def cut_of(stats: Tensor) -> Cut:
-    """The statistics of a selection as what they say."""
+    """The statistics of a selection, by name."""
     up, down, before_up, before_down, pruned_up, pruned_down, entries, stay = stats.unbind(1)
     before, after = (before_up, before_down), (before_up - pruned_up, before_down - pruned_down)
     return Cut((up, down), before, after, (entries.long(), stay.long()))

@@ -81,7 +81,7 @@ def grouped_references(now: Trace, references: References, request: Request) -> 
 
 
 def _repeats(now: Trace, copies: int) -> bool:
-    """Whether the model gives the copies of a batch what it gives the batch."""
+    """Whether the model gives the copies of a batch the same output as the batch."""
     try:
         parts = repeated(now, copies).output.chunk(copies)
         close = 1e-4 * float(now.output.abs().max())

@@ -1,10 +1,10 @@
 """Weights derived from a layer's own, W⁺ and BatchNorms folded in, remembered from one explanation to the next.
 
 They live as long as the memory of the weights they were derived from, and are never taken on trust: each row has a
-fingerprint of what it was derived from, which is compared before an explanation reads it. A step of an optimiser,
+fingerprint of its source, which is compared before an explanation reads it. A step of an optimiser,
 `load_state_dict`, a write through `.data`, which torch itself does not notice: whatever changes a weight is seen.
 Fingerprints are keyed at random, once per process, so that nobody can make weights that share one.
-Reading the weights once is a fraction of what it costs to make others from them in fresh memory.
+Reading the weights once costs a fraction of making others from them in fresh memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Derived(NamedTuple):
     """Rows derived from some weight, one per output channel."""
 
     rows: Tensor  # in the shape of the weight; in memory each with its inputs last, or as the weight has them
-    fingerprints: Tensor  # int64: of what each row was derived from, 0 where it is not filled in yet
+    fingerprints: Tensor  # int64: of the source of each row, 0 where the row is not filled in yet
 
     @property
     def nbytes(self) -> int:
@@ -45,9 +45,9 @@ _lock = threading.RLock()  # memory may be freed, and `_forget` called, at any m
 
 
 def derived(raw: Tensor, part: int, last: bool, outdated: Derived | None = None) -> Derived:
-    """What was derived from a weight, of which sign (1, −1; 0: both) and whether with inputs last; or room for it.
+    """Weights derived from another, of which sign (1, −1; 0: both) and whether with inputs last; or room for it.
 
-    `outdated`: what the cache has was derived from other numbers, so it is replaced. Who reads it goes on to do so.
+    `outdated`: the cached weights were derived from other numbers, so they are replaced. Who reads it goes on to do so.
     """
     storage = raw.untyped_storage()
     key = (int(raw.storage_offset()), raw.shape, part, last)
@@ -65,7 +65,7 @@ def derived(raw: Tensor, part: int, last: bool, outdated: Derived | None = None)
 
 
 def derived_once(raw: Tensor, last: bool) -> Derived:
-    """Room for what is derived from a weight, for one explanation alone."""
+    """Room for the weights derived from another, for one explanation alone."""
     rows = empty_last(raw.shape, raw) if last and raw.dim() > 2 else torch.empty_like(raw)
     return Derived(rows, torch.zeros(len(raw), dtype=torch.int64, device="cpu"))
 
@@ -105,7 +105,7 @@ class FastWeight(Weight):
     """A layer's weight (outputs, inputs / groups, *kernel), raw · scale, cut to a sign (1, −1; 0: whole).
 
     `full` serves dense propagation, with inputs last in memory if `last`; `inputs_last` that of single neurons, with
-    only the channels asked for filled in. `cached`: `raw` outlives the explanation, so what is derived from it is
+    only the channels asked for filled in. `cached`: `raw` outlives the explanation, so its derived weights are
     remembered for the next.
     """
 

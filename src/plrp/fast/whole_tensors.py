@@ -1,6 +1,6 @@
 """Passes over whole tensors: the arithmetic between convolutions in one pass.
 
-Large maps are bound by memory, so what torch does step by step, one pass over the memory each, is done in one. The
+Large maps are bound by memory: torch takes a pass over the memory for each step, these functions one for all. The
 formulas stand in `rules.py` and `passing.py`, whose results these equal to the last bit. Each function returns None
 where the compiled loops cannot take its tensors.
 """

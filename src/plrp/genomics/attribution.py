@@ -330,7 +330,7 @@ def _onehot(sequences: Any) -> OneHot:
 
 
 class Hypothetical(Rule):
-    """What each letter *would* receive at its position if it were there: a score for absent letters.
+    """The relevance that each letter *would* receive at its position: a score for absent letters.
 
     A first-layer rule that is proportional to the input hands letter b at position i
 

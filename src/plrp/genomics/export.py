@@ -317,7 +317,7 @@ class JoinedValues:
         self.total, self.times = np.zeros(count, kind), np.zeros(count, np.uint32)
 
     def add(self, bases: slice, values: npt.NDArray[Any]) -> None:
-        """Join the values of an interval to those that its bases have; a NaN stays."""
+        """Join the values of an interval to the values of its bases; a NaN stays."""
         if self.overlap == "strongest":
             before = self.total[bases]
             self.total[bases] = np.where((np.abs(values) >= np.abs(before)) | np.isnan(values), values, before)

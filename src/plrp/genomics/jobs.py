@@ -474,7 +474,7 @@ def write_verdicts(explaining: Explaining, count: int, budget: int, show_progres
 
 
 def read_target(target: Any) -> Any:
-    """A target from what `run.json` holds of it: a text, or a list for an index tuple."""
+    """A target from its entry in `run.json`: a text, or a list for an index tuple."""
     if isinstance(target, str):
         with usage():
             return target_from_text(target)
@@ -520,6 +520,6 @@ def _code_digests(model: nn.Module | str, targets: Mapping[str, Any]) -> dict[st
         if (named := score_file(target)) is not None:
             files[f" ({role})"] = named[0]
     for role, file in files.items():
-        if file.is_file():  # else loading it will say what is wrong
+        if file.is_file():  # else loading it will name the fault
             digests |= {f"{name}{role}": content_digest(path) for name, path in source_files(file).items()}
     return digests or None

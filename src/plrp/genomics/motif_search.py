@@ -313,7 +313,7 @@ class MotifSearch:
     """The result of searching a run for motifs.
 
     - `patterns`, and the `matches` of each with known motifs, none if motifs were not compared;
-    - `cuts`: the cut-offs (`cut_offs`), empty without a null; `advice`: what to do if the null left next to nothing;
+    - `cuts`: the cut-offs (`cut_offs`), empty without a null; `advice`: the next step if the null left next to nothing;
     - `seqlets` above the cut-offs and `hits` of the patterns, by batch, with the names of the batch's sequences;
     - `agreements` with known sites, those of the run first; `verdict`: sentences on which is best;
     - `sequences`, `seqlet_count`, `believed`: the numbers of sequences, of seqlets, and of seqlets above the cut-offs;
@@ -467,7 +467,7 @@ class _RunSeqlets:
         return [(above(seqlets, classes, cuts), names) for (seqlets, names), classes in pairs]
 
     def advice(self, believed: int) -> str:
-        """What to do where the null removed nearly every seqlet."""
+        """The advice for a null that removed nearly every seqlet."""
         limit, share = self.settings.limit, self.settings.share
         looser = 0.2 if limit < 0.2 else (1 + limit) / 2
         return null_advice(

@@ -219,7 +219,7 @@ def simulate(
 
 
 def _range(given: int | tuple[int, int], floor: int, rule: str) -> tuple[int, int]:
-    """Least and most of a setting that is one number or two; `rule` says what is asked for."""
+    """Least and most of a setting that is one number or two; `rule` words the requirement."""
     least, most = (given, given) if isinstance(given, int) else given
     if not floor <= least <= most:
         raise ValueError(f"{rule}, least before most.")

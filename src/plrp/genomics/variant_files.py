@@ -101,7 +101,7 @@ ALLELE_COLUMNS = (
     "unknown_bases:int32 problem:string"
 )
 """Positions count from 1, as in the VCF. `unknown_bases` counts the bases of the window other than A, C, G and T.
-`target` is the explained class, or the target as it was given. `problem` says what broke in the
+`target` is the explained class, or the target as it was given. `problem` names the fault in the
 arithmetic of an explanation (a value of `plrp.balance.Problem`), or that Σ of the difference has the other sign than
 the effect (`plrp.genomics.variants.TURNED`), and is empty otherwise."""
 

@@ -1,4 +1,4 @@
-"""What a variant does to a prediction, base by base.
+"""The effect of a variant on a prediction, base by base.
 
 For each variant of a VCF file the model sees two sequences of the genome around it, with the reference and with the
 alternative allele. Both are explained for the same score, and the difference of their relevance says which bases carry
@@ -10,7 +10,7 @@ bases of either, with '-' where one of them has none. A missing base has no rele
 
 Σ difference = Σ relevance of the alternative − Σ relevance of the reference,
 
-which is the difference of the two scores, but for what biases and ε took.
+which is the difference of the two scores, less the shares of biases and ε.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class VariantEffect:
     Columns are those of the alignment, in the direction of the genome's plus strand: `letters_reference` and
     `letters_alternative` with '-' for missing bases, `relevance_reference` and `relevance_alternative` (column,), 0
     there. `start` is the coordinate of the first column, `anchor` the column of the variant's first base, `target` the
-    explained class (−1 where the target is not a class). `problem` is what broke in the arithmetic of one of the two
+    explained class (−1 where the target is not a class). `problem` is the fault in the arithmetic of one of the two
     explanations (a value of `plrp.balance.Problem`), or that Σ of the difference has the other sign than the effect;
     empty where nothing did.
     """
@@ -242,7 +242,7 @@ class VariantEffect:
 
 @dataclass(frozen=True)
 class VariantEffects:
-    """The effects of many variants, in the order of the file, and those that were skipped, with reasons."""
+    """The effects of many variants, in the order of the file, and the skipped variants with reasons."""
 
     effects: list[VariantEffect]
     skipped: list[Skipped] = field(default_factory=list)

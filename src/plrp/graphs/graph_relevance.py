@@ -80,7 +80,7 @@ def _steps(descent: Descent) -> Tensor:
         for node, (reached, block) in enumerate(down):
             below[reached] += states[-1][node] @ block
         states.append(below)
-    brings = torch.ones_like(states[-1])  # what a unit at each neuron of a place brings to the input, over all ways
+    brings = torch.ones_like(states[-1])  # to the input, over all ways, by a unit at each neuron of a place
     for down, state in zip(reversed(ladder), states[-2::-1], strict=True):
         each = [torch.einsum("jkf,jf->jk", block, brings[reached]) for reached, block in down]
         for node, (reached, _) in enumerate(down):

@@ -30,7 +30,7 @@ def relevance_mass_accuracy(
 ) -> Tensor:
     """Share of the relevance mass that lies in the mask: Σ_{i∈mask} m_i / Σ_i m_i. Higher is better.
 
-    `version` says what counts as mass. Arras et al. (2022) define the measure for maps without negative entries, where
+    `version` says which entries count as mass. Arras et al. (2022) define it for maps without negative entries, where
     all three agree:
 
     - `"positive"` (default): m = max(r, 0), the evidence for the class. It stays in [0, 1], and evidence
@@ -86,7 +86,7 @@ def pointing_game(
 
     Several features may tie for the maximum (in a zero map, all do). `ties="share"` scores the share of them
     that lies in the mask, the expected hit of a random choice; `"any"` calls it a hit if one of them does
-    (what Quantus does, by which a zero map always hits); `"all"` only if each does.
+    (as Quantus does, so that a zero map always hits); `"all"` only if each does.
 
     >>> pointing_game(torch.tensor([[3.0, 2.0], [1.0, 1.0]]), torch.tensor([[True, False], [True, False]]))
     tensor([1.0000, 0.5000], dtype=torch.float64)

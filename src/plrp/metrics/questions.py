@@ -82,7 +82,7 @@ def relevance_of_parts(relevance: Any, number: Tensor) -> list[Tensor]:
 
 
 class Questions:
-    """What the network is asked about a batch of inputs; nothing is asked before `occlusions` and `gains`.
+    """The questions to the network about a batch of inputs; nothing is asked before `occlusions` and `gains`.
 
     - `model`, `target`: as for the other metrics; the target is fixed by the unperturbed inputs;
     - `budget`: forward passes per sample, at most; `passes` is how many it will be;

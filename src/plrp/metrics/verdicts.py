@@ -1,8 +1,8 @@
-"""The test of an explanation: what the network itself says of a map, beside maps that know nothing.
+"""The test of an explanation: the network's own answers beside a map, and beside maps that know nothing.
 
 The parts of the map are compared with the drops of the score when each part alone is replaced (`Occlusions`). The
 *floor* are maps as smooth and as sparse that know nothing: the map itself, shifted by whole parts or permuted. The
-*ceiling* is what a perfect map could reach, given how well the two replacements agree with each other.
+*ceiling* is the agreement that a perfect map could reach, given how well the two replacements agree with each other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONSTANT = "the map is constant"
 _MEANING = {
     BETTER: "The map is better than chance",
     CHANCE: "The map is not clearly better than chance",
-    INVERTED: "Its signs are inverted: what it calls evidence for the score is evidence against it",
+    INVERTED: "Its signs are inverted: its evidence for the score is evidence against it",
 }
 _NUMBERS = tuple("rho r percentile chance inverted floor copies blob agreement gain gain_percentile".split())
 
@@ -44,7 +44,7 @@ PERMUTATIONS = 999
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """What the network says of explanations; printed, it is two sentences per sample. Tensors are float64 (batch,).
+    """The network's verdict on explanations; printed, it is two sentences per sample. Tensors are float64 (batch,).
 
     - `rho`, `r`: rank correlation and correlation of the map's parts with the drops, which are the mean over both
       replacements; `each`: rank correlations with either replacement alone, (2, batch);
@@ -168,7 +168,7 @@ def _short(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor or nested lists as plain data, with None for what is not finite."""
+    """A tensor or nested lists as plain data, with None for numbers that are not finite."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -46,7 +46,7 @@ def fetch(url: str, folder: str | Path, *, quiet: bool = False) -> Path:
     with new_file(target) as part:
         _download(url, part, quiet)
         if digits and not file_digest(part).startswith(digits.group(1)):
-            raise DownloadError(f"what {url} sent does not match the checksum in its name and was discarded.")
+            raise DownloadError(f"The download from {url} does not match the checksum in its name and was discarded.")
     return target
 
 

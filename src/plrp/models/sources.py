@@ -51,7 +51,7 @@ def _imports(path: Path, package: str) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError):
-        return  # importing it will say what is wrong
+        return  # importing it will name the fault
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""Long work in parts: where they are stored, who makes them, and what happens when something goes wrong.
+"""Long work in parts: where they are stored, who makes them, and how failures are handled.
 
 - `run`: one run, with its description, digests of its inputs, finished parts, and the way they are resumed
 - `places`: folders and buckets, written whole or not at all

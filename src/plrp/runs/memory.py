@@ -46,7 +46,7 @@ def fitting(size: int, work: Callable[[int], T], option: str) -> tuple[int, T]:
         except Exception as error:
             if not out_of_memory(error):
                 raise
-        if size <= 1:  # outside the handler: its traceback holds what filled the memory
+        if size <= 1:  # outside the handler: its traceback holds the tensors that filled the memory
             raise OutOfMemory(
                 "out of memory with a single sample: use a machine or device with more memory (--device cpu), fewer "
                 "workers, or shorter inputs."
@@ -92,7 +92,7 @@ def read_arrays(
 ) -> dict[str, npt.NDArray[Any]]:
     """The arrays of an `.npz` (those of `names`, if given), or the one of an `.npy` as `arr_0`; no pickles.
 
-    What the file says of itself is checked before memory is taken. ValueError: it is not such a file, or damaged.
+    The sizes that the file declares are checked before memory is taken. ValueError: it is not such a file, or damaged.
     """
     path = Path(path)
     try:

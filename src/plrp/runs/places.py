@@ -305,7 +305,7 @@ class Bucket(Place):
     def _reached(self) -> Iterator[None]:
         """Turn errors of the library into WrongPlace: no credentials, no permission, no such host.
 
-        A missing file and a full disk stay what they are.
+        A missing file and a full disk keep their own errors.
         """
         try:
             yield

@@ -1,4 +1,4 @@
-"""One long run: a place, the description of what decides its results, and finished parts that can be checked.
+"""One long run: a place, a description of the settings that decide its results, and finished, checked parts.
 
     RUN/run.json                         the description (of a sweep: config.toml)
     RUN/parts/00003-KEY-CHECKSUM.npz     one part; KEY is a hash of all that decides it, CHECKSUM one of its bytes

@@ -43,7 +43,7 @@ def without_head(output: Any, trace: Trace) -> Any:
 
 
 class Headless(nn.Module):
-    """A model that returns what a trace of it has as its output: the scores before its head."""
+    """A model that returns the output of its trace: the scores before its head."""
 
     def __init__(self, model: Any, trace: Trace) -> None:
         super().__init__()

@@ -249,7 +249,7 @@ SHAPE_ALONE = frozenset(
     "zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full zero fill".split()
 )
 
-# Operations that read elements of their first argument at places; and those that write at the places of an argument.
+# Operations that read elements of their first argument at places; operations that write at the places of an argument.
 READS_AT = frozenset("getitem index_select take gather take_along_dim".split())
 WRITES_AT = {"setitem": 1, "index_add": 2, "scatter_add": 2, "scatter": 2, "index_copy": 2, "index_fill": 2}
 

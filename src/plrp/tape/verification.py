@@ -182,7 +182,7 @@ def _samples_to_check(trace: Trace, ways: Ways) -> tuple[list[int], bool]:
     """The samples that have to be looked at, since no pass like theirs was, and whether they read other numbers.
 
     All of them on a new way through the model, and where the model may read samples by their positions: if samples are
-    mixed, in a gate say, or a constant is no tensor of the model. Else those that read constants not seen before.
+    mixed, in a gate say, or a constant is no tensor of the model. Else the samples that read new constants.
     """
     look, everyone = ways.get(_way(trace.ops)), list(range(trace.batch))
     if look is None:
@@ -267,7 +267,7 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
 
 
 class Tape(NamedTuple):
-    """The operations that ran, and those that relevance reaches, top down."""
+    """The operations that ran, and the ones that relevance reaches, top down."""
 
     ops: list[Op]
     reached: list[Op]
@@ -471,7 +471,7 @@ def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: T
         raise TraceError(
             "The model gives a different output while being recorded than by itself: torch's fast path of "
             "nn.TransformerEncoder sets padded positions to zero, its ordinary path does not, and the model reads "
-            "them. Make the encoder with enable_nested_tensor=False, or leave padded positions out of what is read."
+            "them. Make the encoder with enable_nested_tensor=False, or leave padded positions out of the output."
         )
     raise TraceError(
         "The model gives a different output while being recorded than by itself: it writes into memory in a way that "

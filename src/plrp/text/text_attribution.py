@@ -31,7 +31,7 @@ Text = str | tuple[str, str]
 class TracedText:
     """One forward pass over a text, ready to be explained any number of times.
 
-    `tokens` are those that the model read; of a span, the last of them are the span's own. If there is an encoder, it
+    `tokens` are the model's own tokens; of a span, the last of them are the span's own. If there is an encoder, it
     read the first `encoded` of them.
     """
 

@@ -325,7 +325,7 @@ class ChannelPatches:
     def show_subspaces(
         self, bundle: Bundle, trace: Trace, explained: Request, to_map: Callable[[Explanation], Tensor]
     ) -> None:
-        """Add rows of subspaces beside the channels of their layer, with their share of what reaches the input."""
+        """Add rows of subspaces beside the channels of their layer, with their share of the input's relevance."""
         (layer,), bases = self.reading.exemplars, self.reading.exemplars.settings["subspaces"]
         layers = [source_of(op.inputs[0]) for op in layer_inputs(trace)]
         if layer not in layers:  # after a residual sum there is no single layer below

@@ -80,7 +80,7 @@ def photograph_bundle(
 
 
 def _verdict_facts(explanation: Explanation, sample: int = 0) -> dict[str, Any]:
-    """For the page: what the network said of one sample, if it was asked."""
+    """For the page: the network's verdict on one sample, if it was asked."""
     if explanation.verdict is None:
         return {}
     name = "LRP" if explanation.pruning is None else explanation.pruning.title

@@ -155,7 +155,7 @@ def wanted_path(given: Any, test: bool = False) -> dict[str, Any]:
         raise ValueError(f"A {'test' if test else 'path'} has {', '.join(kinds)} and p.")
     for name, kind in kinds.items():
         if not isinstance(given[name], kind) or isinstance(given[name], bool):  # type: ignore[arg-type]
-            raise ValueError(f"{name} is not what the page sends.")
+            raise ValueError(f"{name} does not come from the page.")
     for name in ("channel", "number"):
         if given.get(name) is not None and not 0 <= given[name] < LARGEST_INDEX:
             raise ValueError(f"{name} is a whole number from 0 to {LARGEST_INDEX - 1}.")
@@ -169,7 +169,7 @@ def wanted_path(given: Any, test: bool = False) -> dict[str, Any]:
 
 def application(host: Host, token: str) -> Starlette:
     """The web application: `/` is the page, `/explain` answers inputs with bundles, `/channel` a click with
-    a path, `/test` another with what the network says of a map."""
+    a path, `/test` another with the network's verdict on a map."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import ClientDisconnect

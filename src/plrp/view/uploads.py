@@ -72,7 +72,7 @@ class Upload:
         return {"layer": layer, "channel": channel, "levels": content, "largest": largest, "limit": limit}
 
     def test(self, number: int | None, method: str, p: float | None) -> dict[str, Any]:
-        """What the network says of a map of the page (`metrics.Verdict.facts`)."""
+        """The network's verdict on a map of the page (`metrics.Verdict.facts`)."""
         target, pruning = self.score(number), self._pruning(method, p)
         explanation = self.trace.explain(target=target, composite=self.composite, pruning=pruning)
         return explanation.test(**self.questions()).facts()

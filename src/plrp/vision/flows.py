@@ -214,7 +214,7 @@ def _level(value: Value, parts: Survey, plain: Survey, nodes: int, pruned: int) 
 def source_of(value: Value) -> str:
     """The layer whose output channels a layer's input has, one to one; "" where there is none.
 
-    Behind it there may be what leaves every channel to itself: activations, norms, pools, gates, and a flattening of
+    Behind it there may be operations that keep channels apart: activations, norms, pools, gates, and a flattening of
     one place.
     """
     axis = input_channel_axis(_reader(value))

@@ -73,7 +73,7 @@ class ExplainedPhotograph:
     broken: the balance of each variant whose arithmetic broke; remarks: the same in a few words, or that a score is 0.
     beside: maps of other methods, by their titles; each (3 or 1, height, width).
     reference: f(x), f(x⁰) and the spread, if the difference to a reference was explained; the `trace` is one then.
-    verdicts: what the network said of the variants that were tested.
+    verdicts: the network's verdicts on the tested variants.
     """
 
     photograph: Photograph

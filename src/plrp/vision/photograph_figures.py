@@ -85,7 +85,7 @@ def explanation_figure(
     positive relevance. Maps that do not fit the first row continue in the second.
 
     classes: (name, probability), strongest first; target: the explained one. place: the part of the picture that was
-    asked about, which is marked. beside: maps of other methods. remarks: by the name of a map, what broke in it;
+    asked about, which is marked. beside: maps of other methods. remarks: by the name of a map, the fault in it;
     printed in red below the map. drawing: options of `heatmap`, such as `colours`, `percentile` and `dilate`.
     """
     shown, remarks = {**maps, **(beside or {})}, remarks or {}

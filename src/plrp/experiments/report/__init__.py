@@ -2,7 +2,7 @@
 
 - `write`: the whole report, of one run, of several, or of two compared;
 - `runs`: a run with its scores aligned and its statements judged;
-- `sections`: what stands on the page; `examples`: heatmaps, logos, the samples that gain most and least;
+- `sections`: the parts of the page; `examples`: heatmaps, logos, the samples that gain most and least;
 - `comparison`: two runs, sample by sample.
 """
 

@@ -170,7 +170,7 @@ def _statements(runs: Sequence[TitledRun], sheets: Sheets) -> str:
         parts.append(folded(f"{escape(capital + claim[1:])}: {words}", *inner))
     sheets.json("statements", {title: [asdict(s) for s in said] for title, said in judged_by.items()})
     return (
-        "<p>What section 4 of the paper says, judged by the sign (or the named size) of means; open a line for its "
+        "<p>The paper's statements (section 4), judged by the sign (or the named size) of means; open a line for its "
         "rule and numbers: means, and paired differences over samples with their intervals. “Within the error”: some "
         "interval that decides includes zero.</p>" + "".join(parts)
     )

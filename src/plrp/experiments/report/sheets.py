@@ -87,7 +87,7 @@ class Sheets:
             part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def finish(self, document: str) -> Path:
-        """Write the page, and remove what only an earlier report wrote; returns the page's path."""
+        """Write the page, and remove files that only an earlier report wrote; returns the page's path."""
         path = self.out / PAGE
         pages.write_page(path, document)
         for name in self.earlier - self.written:

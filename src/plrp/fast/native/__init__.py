@@ -1,7 +1,7 @@
 """The compiled inner loops, where they could be compiled: the C files here, called with the tensors they work on.
 
 `available()` is False without a compiler at installation, and with `PLRP_NATIVE=0` (or no, off, false) in the
-environment; then the twins in Python run. `status()` says which, and why. `signatures.py` has what each loop takes.
+environment; then the twins in Python run. `status()` says which, and why. `signatures.py` lists all arguments.
 """
 
 from __future__ import annotations

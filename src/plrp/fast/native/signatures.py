@@ -1,8 +1,8 @@
 """The signature of every compiled loop: dtype, layout and length of each array, kind and range of each number.
 
 `SIGNATURES` is the one table. `checked` compiles a line of it into a function that checks its arguments and calls the
-loop with addresses and lengths; what does not fit raises TypeError or ValueError, with the loop's and the argument's
-name. Numbers that stand inside an array (positions, channels, winners) are checked in C, where they are used.
+loop with addresses and lengths. An argument that does not fit raises TypeError or ValueError, with the names of loop and
+argument. Numbers that stand inside an array (positions, channels, winners) are checked in C, where they are used.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ ROWS_OF_POSITIONS: dict[str, Argument] = {
     "rows": f32("count * channels"), "threads": THREADS,
 }  # fmt: skip
 
-# What each argument means stands at the loop itself, in the C file named.
+# The meaning of each argument stands at the loop itself, in the C file named.
 SIGNATURES: dict[str, dict[str, Argument]] = {
     # selection.c
     "select": {
@@ -236,7 +236,7 @@ def laid_alike(tensor: Tensor, other: Any) -> bool:
 
 
 def _refuse(loop: str, name: str, kind: Argument, value: Any, length: int | None = None) -> NoReturn:
-    """Say what was expected of an argument, and what came."""
+    """The expected argument and the given one, in words."""
     came = f"{str(value.dtype)[6:]} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
     if isinstance(kind, Integer):
         error: type[Exception] = ValueError if type(value) is int else TypeError
