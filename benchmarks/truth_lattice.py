@@ -84,13 +84,13 @@ class Neighbourhoods(plrp.Pruning):
 
 
 class Blocks(Site):
-    def groups(self, shape: torch.Size, unit: str) -> Tensor | None:
+    def groups(self, shape: torch.Size, unit: str) -> tuple[Tensor, int] | None:
         if len(shape) != 4:
             return super().groups(shape, unit)
         rows, columns = torch.arange(shape[2]) // 2, torch.arange(shape[3]) // 2
         blocks = rows[:, None] * (shape[3] // 2 + 1) + columns
         numbered = blocks.unique(return_inverse=True)[1]
-        return numbered.expand(shape[1:]).reshape(-1)
+        return numbered.expand(shape[1:]).reshape(-1), int(numbered.max()) + 1
 
 
 Explain = Callable[[nn.Module, Case], Tensor]

@@ -247,8 +247,8 @@ class Centred(Epsilon):
 
     Where a position holds one letter, a number added to the weights of all letters is a bias and nothing else. So how
     much ε gives to a letter is arbitrary; its difference to the mean letter is not, and agrees with the effect of
-    an exchange of the letter (Majdandzic et al. 2023 correct gradients so). The mean letter's share, Σ xw̄, is booked with
-    the bias. Letters are axis 1 of a convolution's input; in any other layer this is LRP-ε.
+    an exchange of the letter (Majdandzic et al. 2023 correct gradients so). The mean letter's share, Σ xw̄, is booked
+    with the bias. Letters are axis 1 of a convolution's input; in any other layer this is LRP-ε.
     """
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:

@@ -27,7 +27,7 @@ from .channels_last import channels_last, ordinary, select_samples, to_channels_
 from .fast_maps import FastConvolution, FastDense, OneChannel, fast_map
 from .neuron_layers import layer_geometry
 from .neuron_pruning import by_neurons, dense_arrived, prune_neurons, prune_positions
-from .neurons import Neurons, Relevance, Rows, add, dense, dense_last, mass_of
+from .neurons import Neurons, Relevance, Rows, add, dense, dense_last, mass_of, without_zeros
 from .propagation import DensePass, neurons_of
 from .selection import prune_tensor
 from .signed_branch import SignedBranch, share
@@ -169,7 +169,7 @@ class FastWalk(Walk):
         few = neurons_of(relevance) if isinstance(relevance, Rows) else None
         neurons = relevance if few is None or few.others is not None else few.neurons
         if isinstance(neurons, Neurons):
-            return neurons.holding(neurons.values * neurons.at(factor)).without_zeros()
+            return without_zeros(neurons.holding(neurons.values * neurons.at(factor)))
         return relevance * factor if isinstance(relevance, Tensor) else self.scaled(dense(relevance), factor)
 
     def _map(self, op: Op, rule: Rule, last: bool) -> LinearMap:

@@ -115,13 +115,6 @@ class Neurons:
         values[position_of(self), self.channels.long()] = self.values
         return Rows(self.shape, self.positions, values)
 
-    def without_zeros(self) -> Neurons:
-        """The neurons that hold something."""
-        held = self.values != 0
-        if bool(held.all()):
-            return self
-        return regroup(self.shape, self.each(self.positions)[held], self.channels[held], self.values[held])
-
     def channel_sums(self) -> Tensor:
         """The sum over the channels, (samples, 1, *plane)."""
         whole = self.values.new_zeros(self.shape[0] * self.shape[2:].numel())
@@ -299,6 +292,14 @@ def thin(relevance: Tensor, stats: Tensor) -> Tensor:
     above, below = (scale.to(rows.dtype)[:, None] for scale in cut_of(stats).scales)
     surviving = torch.where(rows > up, rows * above, torch.where(rows < down, rows * below, 0.0))
     return surviving.view(relevance.shape)
+
+
+def without_zeros(neurons: Neurons) -> Neurons:
+    """The neurons that hold something."""
+    held = neurons.values != 0
+    if bool(held.all()):
+        return neurons
+    return regroup(neurons.shape, neurons.each(neurons.positions)[held], neurons.channels[held], neurons.values[held])
 
 
 def regroup(shape: torch.Size, at: Tensor, channels: Tensor, values: Tensor) -> Neurons:

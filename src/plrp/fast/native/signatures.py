@@ -1,8 +1,8 @@
 """The signature of every compiled loop: dtype, layout and length of each array, kind and range of each number.
 
 `SIGNATURES` is the one table. `checked` compiles a line of it into a function that checks its arguments and calls the
-loop with addresses and lengths. An argument that does not fit raises TypeError or ValueError, with the names of loop and
-argument. Numbers that stand inside an array (positions, channels, winners) are checked in C, where they are used.
+loop with addresses and lengths. An argument that does not fit raises TypeError or ValueError, with the loop's
+name. Numbers that stand inside an array (positions, channels, winners) are checked in C, where they are used.
 """
 
 from __future__ import annotations
