@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from nets import KINDS, followed, network, target
 from random_layers import BODIES, body
@@ -200,7 +200,11 @@ def both(name: str, kind: str, axes: int, seed: int, below: float, **options: An
 def test_explanations_and_ledgers_are_those_of_the_reference(
     kind: str, axes: int, seed: int, composite: str, pruning: plrp.Pruning | None, below: float
 ) -> None:
-    """In float64, where no rounding is large enough to turn a borderline neuron."""
+    """In float64, where no rounding is large enough to turn a borderline neuron.
+
+    But ♭ everywhere makes ties, which any rounding breaks: pruned, it is compared step by step alone.
+    """
+    assume(pruning is None or composite != "Flat()")
     found, expected, taken = both(
         "torch float64", kind, axes, seed, below, composite=COMPOSITES[composite], pruning=pruning
     )
