@@ -204,7 +204,10 @@ def test_no_family_asks_a_device_anything(
     heard, walked = list[str](), 0
     for network in [name] if name != "operations" else [n for n in FAMILIES if n not in WHOLE]:
         model, x, x0 = FAMILIES[network]
-        trace = plrp.trace(model, x, reference=x0) if reference else plrp.trace(model, x)
+        try:
+            trace = plrp.trace(model, x, reference=x0) if reference else plrp.trace(model, x)
+        except REFUSED:
+            continue  # an operation that has a meaning against a reference only
         for composite in _NAMED:
             for pruning in prunings:
                 try:
