@@ -428,7 +428,7 @@ def test_refusals(net: Residual, x: Tensor) -> None:
         explanation.circuit(ablate="noise")
     with pytest.raises(ValueError, match="give some as data="):
         explanation.circuit(ablate="mean")
-    with pytest.raises(ValueError, match="say ablate='mean', or leave it out"):
+    with pytest.raises(ValueError, match="name one of them, or leave data= out"):
         explanation.circuit(data=x)
     with pytest.raises(ValueError, match="data holds no sample"):
         explanation.circuit(ablate="mean", data=x[:0])

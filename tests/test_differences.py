@@ -567,3 +567,23 @@ def test_other_operations_are_refused_or_registered_with_their_slope() -> None:
         explain(model, x, x0, rules={torch.cumprod: plrp.Slope(lambda m, a, b: m[:, :1])})
     named = explain(lambda x: above(torch.atan(below(x))), x, x0, rules={torch.atan: "pass"})
     assert torch.allclose(named.relevance.sum(1), named.score)
+
+
+@pytest.mark.parametrize("reduce", ["amin", "amax"])
+def test_the_winner_of_a_group_is_of_the_pass_that_decides(reduce: str) -> None:
+    """A minimum by `scatter_reduce` too: an element that stays where it is takes nothing."""
+    groups = torch.tensor([[0, 0, 1, 1]])
+    weights = torch.tensor([[1.0], [1.0]], dtype=torch.float64)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        start = torch.zeros(len(x), 2, dtype=x.dtype)
+        at = groups.expand(len(x), 4)
+        return start.scatter_reduce(1, at, x @ torch.eye(4, dtype=x.dtype), reduce, include_self=False) @ weights
+
+    x = torch.tensor([[1.0, 2.0, 7.0, 7.5]], dtype=torch.float64)
+    before = torch.tensor([[3.0, 2.0, 7.0, 8.0]], dtype=torch.float64)
+    explanation = plrp.explain(model, x, target=0, reference=before, composite="rescale")
+    difference = float(model(x) - model(before))
+    assert difference != 0
+    assert float(explanation.relevance.sum()) == pytest.approx(difference, abs=1e-12)
+    assert bool((explanation.relevance[x == before] == 0).all()) or reduce == "amax"

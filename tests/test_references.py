@@ -282,3 +282,13 @@ def test_circuits_and_parts_of_a_walk_take_one_reference() -> None:
         plrp.choose_p(trace)
     with pytest.raises(ValueError, match="takes one reference"):
         plrp.engine.choose_walk(trace, plrp.request.Request().bound(trace))
+
+
+def test_one_samples_shape_serves_and_a_callable_may_write() -> None:
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)), torch.rand(5, 6)
+    one = plrp.explain(model, x, target=0, reference=torch.zeros(6)).relevance
+    before = x.clone()
+    other = plrp.explain(model, x, target=0, reference=lambda batch: batch.zero_()).relevance
+    assert torch.equal(x, before)
+    torch.testing.assert_close(one, other)

@@ -68,7 +68,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a seed with too few classes": ({"target": targets.clrp([1])}, r"^target has shape \(1,\) for a batch of 2"),
     "an index tuple of shares": ({"target": (0.5,)}, "an index tuple into the output holds whole numbers"),
     "a number for layers": ({"layers": 3}, "^layers is True or a list of layers' names, got int"),
-    "a list for a condition": ({"condition": 3}, "^condition is a dict from layers to what may pass there.*got int"),
+    "a list for a condition": (
+        {"condition": 3},
+        "^condition is a dict from layers to the channels that may pass.*got int",
+    ),
     "an empty condition": ({"condition": {}}, "^condition names no layer"),
     "only_through without a condition": ({"only_through": True}, "^only_through needs a condition"),
 }

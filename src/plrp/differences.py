@@ -115,7 +115,7 @@ def _bilinear(op: DifferenceOp, given: Tensor) -> Relevances:
 
     Of a linear map too, at any point.
     """
-    if op.kind == "div":
+    if op.kind in ("div", "softmax"):
         return _quotient(op, given)
     m, middle = _m(op, given), [_middle(value, given.dtype) for value in op.inputs]
     if op.operation.multiplies:
@@ -198,7 +198,8 @@ def _softmax(op: DifferenceOp, given: Tensor) -> Relevances:
 def _maximum(op: DifferenceOp, given: Tensor) -> Relevances:
     """The winner of the pass whose output is larger takes all (of a minimum: smaller)."""
     y, y0 = op.output.pair(given.dtype)
-    wins = y <= y0 if op.kind.startswith(("min", "amin")) else y >= y0
+    least = op.kind.startswith(("min", "amin")) or op.argument(4, "reduce") == "amin"
+    wins = y <= y0 if least else y >= y0
     nobody = Composite([], products="half")
     now, before = (
         _winner(one, [given * mask], Booking(False), nobody) for one, mask in ((op.now, wins), (op.before, ~wins))

@@ -300,6 +300,10 @@ def _winner(op: Op, relevance: Relevances, book: Booking, composite: Composite) 
     first = next(r for r in relevance if r is not None)
     if (pool := op.kind.removesuffix("_with_indices")) in ("max_pool1d", "max_pool2d", "max_pool3d"):
         return [_to_winners(op, getattr(torch.nn.functional, pool), first, book)]
+    if not op.kwargs.get("include_self", True) and isinstance(op.args[0], Tensor):
+        # torch's derivative counts the tensor that is written into among equal winners, though it takes no part
+        least = torch.full_like(op.args[0], torch.inf if op.argument(4, "reduce") == "amin" else -torch.inf)
+        op = dataclasses.replace(op, args=(least, *op.args[1:]))
     if (op.traits.elementwise or op.traits.constants is not None) and len(op.inputs) == 1:
         # against a constant, which keeps its share
         (won,) = transposed(op, [first], first.dtype, op.inputs)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .settings import WrongSetting, read_reference
+from .tape.values import replaced
 
 __all__ = ["Reference", "blur", "grey", "mask_token", "mean", "parse", "samples", "shuffled", "zeros"]
 
@@ -120,11 +121,18 @@ def mask_token(mask: Any, special: Collection[int] | None = None) -> Reference:
             raise ValueError(
                 f"The tokenizer ({type(mask).__name__}) has no mask token: name one by its id, mask_token(3)."
             )
-        special = set(mask.all_special_ids) - {mask.unk_token_id} if special is None else special
+        special = special_ids(mask) if special is None else special
         mask = int(token)
     stays = torch.tensor(sorted(special or ()), dtype=torch.long)
     make = lambda ids: torch.where(torch.isin(ids, stays.to(ids)), ids, torch.full_like(ids, mask))  # noqa: E731
     return Reference("mask token", make, ids=True)
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """The ids of a tokenizer's special tokens. An unknown word is part of the text, unless its id ends texts too."""
+    ends = [getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "cls", "sep", "pad")]
+    unknown = tokenizer.unk_token_id  # GPT-2 has one id for all
+    return {int(i) for i in tokenizer.all_special_ids if i != unknown or unknown in ends}
 
 
 _NAMED: dict[str, Callable[..., Reference]] = {"zeros": zeros, "grey": grey, "blur": blur, "shuffled": shuffled}
@@ -255,7 +263,7 @@ class References:
         name = "a tensor"
         if callable(reference) and not isinstance(reference, Tensor):
             name = repr(reference) if isinstance(reference, Reference) else getattr(reference, "__name__", "a callable")
-            reference = reference(inputs)
+            reference = reference(replaced(inputs, Tensor.clone, of=Tensor))  # which it may write into
         xs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
         parts = list(reference) if isinstance(reference, list | tuple) else [reference]
         if len(parts) != len(xs):
@@ -291,8 +299,9 @@ def _stack(part: Any, x: Tensor, whole: bool) -> Tensor | None:
         if of_part != of_x:
             raise TypeError(f"The reference is {of_part}, the input {of_x}: convert it, `reference.to(x.{what})`.")
     stack = part.detach().clone()
-    stack = stack[None] if stack.dim() == x.dim() else stack
     rows = 0 if whole else 1
+    stack = stack[None] if rows and stack.shape == x.shape[1:] else stack
+    stack = stack[None] if stack.dim() == x.dim() else stack
     fits = stack.dim() == x.dim() + 1 and stack.shape[1 + rows :] == x.shape[rows:] and len(stack) > 0
     if not fits or (rows and stack.shape[1] not in (1, len(x))):
         raise ValueError(

@@ -339,8 +339,8 @@ def test_a_model_in_training_is_refused() -> None:
 
 
 def test_features_of_several_kinds_of_nodes_are_refused_as_a_dict() -> None:
-    with pytest.raises(TypeError, match="a dict, not a tensor"):
-        plrp.explain(Net(LAYERS["GCN"]), {"paper": torch.rand(NODES, FEATURES)}, samples=None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Explain a model that reads a dict as a function of its tensors"):
+        plrp.explain(Net(LAYERS["GCN"]), {"paper": torch.rand(NODES, FEATURES)}, samples=None)
 
 
 def test_a_data_object_is_told_how_to_come_in() -> None:
@@ -359,3 +359,23 @@ def test_empty_graphs_and_edges_out_of_range_get_a_sentence() -> None:
     net.edge_index, net.batch = EDGES[:, :0], torch.zeros(0, dtype=torch.long)
     with pytest.raises(ValueError, match=r"out of range for an output of shape \(0, 3\)"):
         plrp.explain(net, torch.rand(0, FEATURES), samples=None, target=(0, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_sums_over_neighbours(dtype: torch.dtype) -> None:
+    """Constants in half precision meet relevance in float32."""
+    adjacency = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 1.0]]).to(dtype)
+    model, x = torch.nn.Linear(4, 2).to(dtype), torch.rand(3, 4).to(dtype)
+    explanation = plrp.explain(lambda x: model(adjacency @ x), x, samples=None, target=(0, 1), composite="epsilon")
+    wide = plrp.explain(
+        lambda x: torch.nn.functional.linear(adjacency.float() @ x, model.weight.float(), model.bias.float()),
+        x.float(), samples=None, target=(0, 1), composite="epsilon",
+    )  # fmt: skip
+    torch.testing.assert_close(explanation.relevance.float(), wide.relevance, rtol=0.05, atol=0.02)
+
+
+def test_attention_over_neighbours_against_a_reference() -> None:
+    """GAT's softmax over the edges of a node closes, as a quotient of two values."""
+    net, x = Net(LAYERS["GAT"]).double(), torch.rand(NODES, FEATURES, dtype=torch.float64)
+    explanation = plrp.explain(net, x, samples=None, target=(0, 1), reference="zeros", composite="rescale")
+    torch.testing.assert_close(explanation.relevance.sum(), explanation.score.sum(), rtol=1e-8, atol=1e-10)

@@ -506,7 +506,7 @@ def test_a_sign_inverted_map_is_named() -> None:
     relevance = plrp.explain(net, x, target=0, composite="epsilon").relevance
     verdict = metrics.ask(net, x, -relevance, target=0)
     assert verdict.judgements() == [INVERTED]
-    assert "signs are inverted: what it calls evidence for the score is evidence against it" in verdict.words()
+    assert "signs are inverted: its evidence for the score is evidence against it" in verdict.words()
     assert metrics.ask(net, x, relevance, target=0).judgements() == [BETTER]
 
 

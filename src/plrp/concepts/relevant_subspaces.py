@@ -113,7 +113,7 @@ def search_subspaces(
         with progress("ascending", starts * STEPS, execution.show_progress) as step:
             ends = [drsa(a, c, count, dimensions, seed + start, step) for start in range(starts)]
         u = max(ends, key=lambda end: float(objective(a, c, end)[0]))
-    held, order = ((_in(a, u) * _in(c, u)).sum((0, 2)) / (a * c).sum()).sort(descending=True, stable=True)
+    held, order = (_in(a, u) * _in(c, u)).sum((0, 2)).sort(descending=True, stable=True)
     u = u[:, order]
     bases, at = u.movedim(1, 0).float().numpy(), arrays["at"]
     p, q = (
@@ -124,7 +124,7 @@ def search_subspaces(
     totals, about = replace(totals, relevant_at=relevant_at, active_at=active_at), dict(search.record)
     names, about["subspaces"] = about.pop("names"), bases.tolist()
     exemplars = Exemplars({layer: totals}, names, arrays["classes"], about)
-    return Subspaces(layer, method, bases, held.numpy(), exemplars)
+    return Subspaces(layer, method, bases, (held / (a * c).sum()).numpy(), exemplars)
 
 
 def prca(a: Tensor, c: Tensor, count: int, dimensions: int) -> Tensor:

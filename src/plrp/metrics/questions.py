@@ -235,7 +235,8 @@ class Questions:
             for row in stack:
                 row[usable] = x[usable][torch.from_numpy(random.permutation(int(usable.sum()))).to(x.device)]
         else:
-            one = given[sample : sample + 1] if isinstance(given, Tensor) and len(given) == len(self.inputs) else given
+            each = isinstance(given, Tensor) and given.shape == self.inputs.shape
+            one = given[sample : sample + 1] if each else given
             stack = torch.cat([inputs[0] for inputs in References.given(one, x[None], equal=True).each])
         return _most_different(x, stack, number, self.channels)
 

@@ -99,7 +99,7 @@ def family_of(op: Op) -> tuple[Family, str]:
     if family is Family.UNSUPPORTED and not op.by_difference:
         return family, op.reason
     if op.kind in ("softmax", "log_softmax"):
-        return Family.SOFTMAX, ""
+        return (Family.PRODUCT if several else Family.SOFTMAX), ""  # of groups of rows: exp(z) over its sum
     if family is Family.AFFINE:
         fixed = op.kind == "batch_norm" or not (op.kind != "instance_norm" or op.argument(5, "use_input_stats", True))
         return (Family.PASS if fixed else family), ""

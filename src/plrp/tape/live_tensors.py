@@ -124,7 +124,10 @@ class ByName(Wrapped):
         except TypeError as error:
             if "keyword argument" not in str(error):
                 raise
-            raise TypeError(f"{error}: name the inputs as the model does, or give the tensors in a tuple.") from error
+            raise TypeError(
+                f"{error}: name the inputs as the model does, or give the tensors in a tuple. Explain a model that "
+                "reads a dict as a function of its tensors: lambda a, b: model({'a': a, 'b': b})."
+            ) from error
 
     @classmethod
     def of(cls, model: Any, inputs: Any) -> tuple[Any, Any]:

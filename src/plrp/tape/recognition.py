@@ -122,13 +122,12 @@ def _recognise_softmax(op: Op) -> bool:
     """
     if _sums_to_one_by_group(op):
         _become(op, "softmax")
-        op.refuse("a softmax over groups of rows (a graph's edges, say) that is no gate")
+        op.refuse("a softmax over groups of rows (a graph's edges, say) that is no gate", by_difference=True)
         return True
     exponential, axes, by_total = _scaled_exponential(op)
     if exponential is None or not axes:
         return False
-    near = NEAR_ONE if op.output.dtype.itemsize > 2 else 10 * NEAR_ONE
-    normalised = bool(((op.output.data.float().sum(axes) - 1).abs() < near).all())
+    normalised = bool(((op.output.data.float().sum(axes) - 1).abs() < _near_one(op)).all())
     if not normalised and not by_total:
         return False
     shape, z = op.output.shape, exponential.inputs[0]
@@ -146,6 +145,11 @@ def _recognise_softmax(op: Op) -> bool:
     return True
 
 
+def _near_one(op: Op) -> float:
+    """How far from one the sum of a softmax may be."""
+    return NEAR_ONE if op.output.dtype.itemsize > 2 else 10 * NEAR_ONE
+
+
 def _sums_to_one_by_group(op: Op) -> bool:
     """Whether exp(z) is divided by its sum over groups of rows: added up as exp(z) was, the quotients are one."""
     if op.kind != "div" or len(op.inputs) != 2 or op.inputs[0].shape != op.inputs[1].shape:
@@ -156,7 +160,7 @@ def _sums_to_one_by_group(op: Op) -> bool:
     if below.inputs != [exponential.output]:
         return False
     groups, members = (below.call([each]) for each in (op.output.data, torch.ones_like(op.output.data)))
-    return bool((((groups - 1).abs() < NEAR_ONE) | (members == 0)).all())
+    return bool((((groups - 1).abs() < _near_one(op)) | (members == 0)).all())
 
 
 def _recognise_reduction(op: Op) -> None:

@@ -178,6 +178,9 @@ class Op:
         """Call the operation with these tensors in place of its inputs."""
         substitute = dict(zip(map(id, self.inputs), tensors, strict=True))
         args, kwargs = replaced((self.args, self.kwargs), lambda v: substitute[id(v)])
+        wide = tensors[0].dtype
+        if self.inputs[0].dtype in HALF and wide.is_floating_point and wide not in HALF:  # constants meet wider tensors
+            args, kwargs = replaced((args, kwargs), lambda t: t.to(wide) if t.dtype in HALF else t, of=Tensor)
         return self.operation.replay(*args, **kwargs)
 
     def outputs_from(self, tensors: Sequence[Tensor]) -> list[Tensor]:

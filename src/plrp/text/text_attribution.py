@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp.progress import progress
-from plrp.references import mask_token
+from plrp.references import mask_token, special_ids
 from plrp.settings import read_reference
 from plrp.tape.refusals import device_of
 from plrp.target_text import class_number
@@ -262,8 +262,7 @@ def text_reference(given: Any, tokenizer: Any) -> Any:
     if not isinstance(given, str):
         return given
     _, number = read_reference(given, ("mask",))
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    return mask_token(tokenizer) if number is None else mask_token(number, special)
+    return mask_token(tokenizer) if number is None else mask_token(number, special_ids(tokenizer))
 
 
 def check_words(tokenizer: Any, model: type, text: str, *answers: str | None) -> None:

@@ -22,7 +22,7 @@ from plrp.errors import UsageError
 from plrp.explanation import UNTESTABLE
 from plrp.files import new_file, save_figure
 from plrp.metrics.questions import affordable
-from plrp.references import mask_token
+from plrp.references import mask_token, special_ids
 
 from . import coloured_text
 from .coloured_text import Cell, Sentence
@@ -251,11 +251,10 @@ def text_questions(traced: TracedText, budget: int = 128, read: int | None = Non
     number = torch.full(traced.trace.now.inputs[0].data.shape[1:], -1)
     number[usable] = torch.tensor([p if count <= most else p * most // count for p in part], dtype=torch.long)
     shortens = traced.kind != "masked token" and not traced.encoded and not any(t.segment for t in tokens)
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     known = [
         getattr(tokenizer, f"{name}_token_id", None) for name in ("mask", *(() if shortens else ("unk", "pad", "eos")))
     ]
-    masks = [mask_token(one, special) for one in known if one is not None][:1]
+    masks = [mask_token(one, special_ids(tokenizer)) for one in known if one is not None][:1]
     return {"parts": number, "replacements": [*masks, *(["delete"] if shortens else []), "drawn"][:2]}
 
 

@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from plrp.references import special_ids
+
 MANY_UNKNOWN = 0.2
 """Above this share of unknown tokens, the tokenizer or the text is probably wrong."""
 
@@ -44,10 +46,7 @@ def tokenized(tokenizer: Any, given: str | tuple[str, str]) -> tuple[Token, ...]
     encoding = tokenizer(*texts, return_offsets_mapping=True) if fast else tokenizer(*texts)
     ids = [int(i) for i in encoding["input_ids"]]
     segments = encoding.get("token_type_ids", [0] * len(ids)) if len(texts) > 1 else [0] * len(ids)
-    special = set(tokenizer.all_special_ids)
-    ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id")
-    if all(getattr(tokenizer, name, None) != tokenizer.unk_token_id for name in ends):  # GPT-2 has one for all
-        special.discard(tokenizer.unk_token_id)  # it stands for a part of the text
+    special = special_ids(tokenizer)
     if all(i in special for i in ids):
         raise ValueError("The text is empty: there is no token that could be relevant.")
     spans = encoding["offset_mapping"] if fast else _spans(tokenizer, text, ids, special)
