@@ -29,32 +29,10 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "BrokenArithmetic",
-    "Composite",
-    "Explanation",
-    "Pruning",
-    "Slope",
-    "Trace",
-    "TraceError",
-    "UnsupportedOperation",
-    "check",
-    "choose_p",
-    "composite",
-    "composites",
-    "exemplars",
-    "explain",
-    "load",
-    "neuron_relevance",
-    "plain_walk",
-    "references",
-    "register_rule",
-    "registered_rules",
-    "rules",
-    "rules_for",
-    "trace",
-    "tune",
-    "unregister_rule",
-]
+    "BrokenArithmetic", "Composite", "Explanation", "Pruning", "Slope", "Trace", "TraceError", "UnsupportedOperation",
+    "check", "choose_p", "composite", "composites", "exemplars", "explain", "load", "neuron_relevance", "plain_walk",
+    "references", "register_rule", "registered_rules", "rules", "rules_for", "trace", "tune", "unregister_rule",
+]  # fmt: skip
 
 # Modules (`plrp.metrics`, `plrp.vision`, …) too are loaded when they are first used.
 __getattr__, __dir__ = lazily(__name__)

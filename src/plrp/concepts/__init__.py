@@ -30,22 +30,9 @@ if TYPE_CHECKING:
     from .search import exemplars, neuron_relevance
 
 __all__ = [
-    "Exemplar",
-    "Exemplars",
-    "Prototypes",
-    "Reading",
-    "Subspaces",
-    "channel_figure",
-    "class_channels",
-    "exemplars",
-    "logo_figure",
-    "neuron_relevance",
-    "patches",
-    "prototypes",
-    "receptive_field",
-    "subspaces",
-    "token_contexts",
+    "Exemplar", "Exemplars", "Prototypes", "Reading", "Subspaces", "channel_figure", "class_channels", "exemplars",
+    "logo_figure", "neuron_relevance", "patches", "prototypes", "receptive_field", "subspaces", "token_contexts",
     "token_figure",
-]
+]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__)

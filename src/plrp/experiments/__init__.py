@@ -25,27 +25,9 @@ if TYPE_CHECKING:
     from .tuning import Candidate, Tuned
 
 __all__ = [
-    "PRESETS",
-    "VARIANTS",
-    "Bucket",
-    "Candidate",
-    "Config",
-    "ConfigChanged",
-    "ConfigError",
-    "Data",
-    "DiskFull",
-    "Folder",
-    "Maps",
-    "Metric",
-    "Model",
-    "PartsMissing",
-    "Place",
-    "Results",
-    "RunError",
-    "Store",
-    "Tuned",
-    "preset",
+    "PRESETS", "VARIANTS", "Bucket", "Candidate", "Config", "ConfigChanged", "ConfigError", "Data", "DiskFull",
+    "Folder", "Maps", "Metric", "Model", "PartsMissing", "Place", "Results", "RunError", "Store", "Tuned", "preset",
     "sweep",
-]
+]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__)

@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from .relevant_walks import Walks, falling_gamma, subgraph, walks
 
 __all__ = [
-    "GraphRelevance",
-    "PLRPExplainer",
-    "Walks",
-    "falling_gamma",
-    "relevance",
-    "subgraph",
-    "walk_figure",
-    "walks",
-]
+    "GraphRelevance", "PLRPExplainer", "Walks", "falling_gamma", "relevance", "subgraph", "walk_figure", "walks",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__)

@@ -18,16 +18,8 @@ if TYPE_CHECKING:
     from .preprocessing import Preprocessing
 
 __all__ = [
-    "CheckpointError",
-    "DownloadError",
-    "LoadedModel",
-    "ModelError",
-    "Preprocessing",
-    "imagenet_categories",
-    "load",
-    "load_weights",
-    "published_categories",
-    "read_state_dict",
-]
+    "CheckpointError", "DownloadError", "LoadedModel", "ModelError", "Preprocessing", "imagenet_categories", "load",
+    "load_weights", "published_categories", "read_state_dict",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__)

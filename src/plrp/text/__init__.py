@@ -20,15 +20,8 @@ if TYPE_CHECKING:
     from .tokens import Token
 
 __all__ = [
-    "ExplainedSpan",
-    "ExplainedText",
-    "Token",
-    "TracedText",
-    "explain",
-    "head_relevance",
-    "load",
-    "token_layers",
+    "ExplainedSpan", "ExplainedText", "Token", "TracedText", "explain", "head_relevance", "load", "token_layers",
     "trace",
-]
+]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__)

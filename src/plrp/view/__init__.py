@@ -28,18 +28,8 @@ if TYPE_CHECKING:
     from .plots import plot
 
 __all__ = [
-    "Bundle",
-    "BundleError",
-    "Page",
-    "explanation_bundle",
-    "explanation_bundles",
-    "maps_bundle",
-    "mime_bundle",
-    "photograph_bundle",
-    "plot",
-    "read_page",
-    "sequence_bundle",
-    "text_bundle",
-]
+    "Bundle", "BundleError", "Page", "explanation_bundle", "explanation_bundles", "maps_bundle", "mime_bundle",
+    "photograph_bundle", "plot", "read_page", "sequence_bundle", "text_bundle",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__)
