@@ -417,7 +417,8 @@ def test_a_photographs_name_is_refused_with_code_that_reads_it(kind, tmp_path, m
     message = refused("not a tensor", model, kind("photo.png"))
     explained, read = (eval(code, {"plrp": plrp, "model": model}) for code in re.findall("`(.+?)`", message))
     assert torch.equal(explained.relevance["LRP"], plrp.explain(model, read).relevance[0])
-    assert "explain_photograph" in refused(r"a picture \(.*\), not a tensor", model, pil.open("photo.png"))
+    with pil.open("photo.png") as picture:
+        assert "explain_photograph" in refused(r"a picture \(.*\), not a tensor", model, picture)
 
 
 def test_inputs_of_different_batch_sizes_are_refused():
