@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from plrp.composites import resolve
 from plrp.concepts.numbered_inputs import NumberedInputs, numbered
-from plrp.concepts.search import LAYOUT, run_search, whole_arrays
+from plrp.concepts.search import LAYOUT, run_search, target_entry, whole_arrays
+from plrp.errors import UnsupportedOperation
 from plrp.files import new_figure, new_file
 from plrp.genomics.network import load_model
 from plrp.genomics.sequences import encode, read_fasta
@@ -75,14 +76,15 @@ class Candidate:
     def name(self) -> str:
         """The settings in a few words."""
         against = "" if self.reference is None else f" against {self.plain[2]}"
-        return f"{self.composite}{against}, {'LRP' if self.pruning is None else self.pruning.title}"
+        composite = getattr(self.composite, "name", self.composite)  # a composite prints as its table
+        return f"{composite}{against}, {'LRP' if self.pruning is None else self.pruning.title}"
 
     @cached_property
     def plain(self) -> tuple[str, dict[str, Any] | None, str | None]:
         """The settings as plain data; a tensor by its digest, since large ones are printed in part."""
         pruning, reference = None if self.pruning is None else self.pruning.to_dict(), self.reference
         if isinstance(reference, Tensor):
-            reference = f"a tensor ({text_digest(str(reference.tolist()))[:8]})"
+            reference = f"a tensor ({NumberedInputs([reference]).digest()[:8]})"
         return str(self.composite), pruning, None if reference is None else str(reference)
 
 
@@ -125,21 +127,27 @@ class Tuning:
         finalists: Sequence[int] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
+        if not isinstance(part_size, int) or part_size < 1:
+            raise ValueError(f"part_size={part_size!r}: a whole number from 1.")
+        if not all(isinstance(one, Candidate) for one in candidates or ()):
+            raise TypeError(f"candidates={candidates!r}: give plrp.experiments.Candidate, as Candidate('epsilon').")
         if len(inputs) < FEWEST:
             halves = f"tune needs {FEWEST} samples or more, half of them to choose and half to report"
             raise ValueError(f"{halves}: there are {len(inputs)}.")
         self.model, self.inputs, self.device = model, inputs, device_of(model)
         self.target, self.budget, self.rows, self.mask, self.seed = as_target(target), budget, rows, mask, seed
         self.part_size, self.finalists = part_size, None if finalists is None else list(finalists)
-        x = inputs.batch([0]).to(self.device)
-        first, self.kind = self._traced(x, 0), kind_of(x)
-        automatic = resolve("auto", [x], first).name
+        entry, x = target_entry(target, len(inputs)), inputs.batch([0]).to(self.device)
+        self.kind = kind_of(x)
         if isinstance(inputs, Texts) and inputs.tokenizer.mask_token is not None:
             mask = "mask"
-        tried = usual_candidates(self.kind, automatic, mask) if candidates is None else list(candidates)
-        self.candidates, self.refused = self._usable(tried, x)
-        self.replacements = self._questions(x, 0, first).names
-        masked = None if self.mask is None else References.given(self.mask, x, equal=True).each[0][0]
+        tried = usual_candidates(self.kind, self._automatic(x), mask) if candidates is None else list(candidates)
+        self.candidates, self.refused = self._usable(tried)
+        given = [one.reference for one in self.candidates]
+        given = [None if isinstance(one, str) else one for one in (*given, self.mask)]
+        used = [
+            None if one is None else References.given(one, x, equal=True).joined.each[0][0].tolist() for one in given
+        ]
         stage = {"command": "tune"} if finalists is None else {"command": "tune, flipping", "finalists": self.finalists}
         settings = {
             **stage,
@@ -147,27 +155,44 @@ class Tuning:
             "digest": inputs.digest(),
             "weights_digest": weights_digest(model),
             "model_digest": text_digest(source_of_module(model)),
-            "target": repr(self.target.given),
+            "target": entry,
             "candidates": [list(one.plain) for one in self.candidates],
             "budget": budget,
             "seed": seed,
             "part_size": part_size,
-            "replaced": text_digest(str([None if one is None else one.tolist() for one in (rows, masked)])),
+            "replaced": text_digest(str([None if rows is None else rows.tolist(), *used])),
             **(about or {}),
         }
         self.key = text_digest(json.dumps(settings, sort_keys=True))
         self.record = {**settings, "key": self.key, "names": inputs.names}
         self.run = Run(out, LAYOUT, -(-len(inputs) // part_size), lambda index: self.key)
 
-    def _usable(self, tried: Sequence[Candidate], x: Tensor) -> tuple[list[Candidate], dict[str, str]]:
-        """The candidates that the model accepts, and the reasons of the others; the first sample is tried."""
-        usable, refused = [], {}
+    def _automatic(self, x: Tensor) -> str:
+        """The composite that `"auto"` means; some models can be explained against a reference alone."""
+        try:
+            return resolve("auto", [x], self._traced(x, 0, None)).name
+        except UnsupportedOperation:
+            return resolve("auto", [x]).name
+
+    def _usable(self, tried: Sequence[Candidate]) -> tuple[list[Candidate], dict[str, str]]:
+        """The candidates that the model accepts, and the reasons of the others; the first sample is tried, or the first
+        that differs from the reference.
+        """
+        usable, refused, self.replacements = [], {}, ()
         for candidate in tried:
             try:
-                self._maps([candidate], x, 0)
-                usable.append(candidate)
+                for number in range(len(self.inputs)):
+                    x = self.inputs.batch([number]).to(self.device)
+                    traced = self._maps([candidate], x, number)[1]
+                    if traced is not None:
+                        break
+                else:
+                    raise ValueError("every sample equals its reference.")
             except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
                 refused[candidate.name] = str(error)
+                continue
+            usable.append(candidate)
+            self.replacements = self.replacements or self._questions(x, number, traced).names
         if not usable:
             raise ValueError(f"No candidate can explain this model: {next(iter(refused.values()), 'there are none')}")
         return usable, refused
@@ -198,44 +223,63 @@ class Tuning:
 
     def measure(self, number: int) -> dict[str, Values]:
         """One sample: `agreement` (candidates, 2) with either replacement, `gini`, and `ceiling`, the agreement of the
-        replacements with each other; in the second run the `gains` of the finalists.
+        replacements with each other; in the second run the `gains` of the finalists. A candidate whose reference equals
+        the sample has NaN.
         """
         x = self.inputs.batch([number]).to(self.device)
         chosen = self.candidates if self.finalists is None else [self.candidates[one] for one in self.finalists]
         maps, first = self._maps(chosen, x, number)
+        agreement, sparsity, gains = (np.full((len(maps), *rest), np.nan) for rest in ((2,), (), ()))
+        ceiling = np.array(np.nan)
+        if first is None:
+            return (
+                {"gains": gains} if self.finalists else {"agreement": agreement, "gini": sparsity, "ceiling": ceiling}
+            )
         questions = self._questions(x, number, first)
         if self.finalists is not None:
-            orders = torch.cat([torch.stack(relevance_of_parts(one, questions.number)) for one in maps])
-            return {"gains": questions.gains(0, orders).mean(0).numpy()}
+            orders = torch.cat([torch.stack(relevance_of_parts(one, questions.number)) for one in maps.values()])
+            gains[list(maps)] = questions.gains(0, orders).mean(0).numpy()
+            return {"gains": gains}
         answers = questions.occlusions()
         drops = answers.drops[0]
-        agreement = []
-        for one in maps:
+        for n, one in maps.items():
             own = relevance_of_parts(one, answers.number)[0].expand_as(drops)
             both = (spearman(own, drops) + pearson(own, drops)) / 2
-            agreement.append(both.nan_to_num(0.0).numpy())  # of a constant map
-        sparsity = [float(gini(one, channels="sum" if questions.channels else None)) for one in maps]
-        moved = bool((drops.abs().amax() > 1e-5 * answers.score.abs()).item())
-        ceiling = float(spearman(drops[:1], drops[1:])) if moved else np.nan
-        return {"agreement": np.stack(agreement), "gini": np.array(sparsity), "ceiling": np.array(ceiling)}
+            agreement[n] = both.nan_to_num(0.0).numpy()  # of a constant map
+            sparsity[n] = float(gini(one, channels="sum" if questions.channels else None))
+        if bool((drops.abs().amax() > 1e-5 * answers.score.abs()).item()):
+            ceiling = np.array(float(spearman(drops[:1], drops[1:])))
+        return {"agreement": agreement, "gini": sparsity, "ceiling": ceiling}
 
-    def _maps(self, candidates: Sequence[Candidate], x: Tensor, number: int) -> tuple[list[Tensor], Trace]:
-        """The candidates' relevance of a sample, and its trace; candidates that differ in p alone are swept."""
-        traces: dict[Any, Trace] = {None: self._traced(x, number)}
-        target, maps = self._target(number), dict[int, Tensor]()
-        for rules in dict.fromkeys(one.plain[::2] for one in candidates):
-            alike, key = [n for n, one in enumerate(candidates) if one.plain[::2] == rules], rules[1]
-            composite, reference = candidates[alike[0]].composite, candidates[alike[0]].reference
-            if key not in traces:
-                traces[key] = self._traced(x, number, reference)
-            swept = traces[key].sweep([candidates[n].pruning for n in alike], target=target, composite=composite)
-            maps |= {n: explanation.relevance for n, explanation in zip(alike, swept, strict=True)}
-        return [maps[n] for n in range(len(candidates))], traces[None]
+    def _maps(self, candidates: Sequence[Candidate], x: Tensor, number: int) -> tuple[dict[int, Tensor], Trace | None]:
+        """The candidates' relevance of a sample, by number, and its trace; candidates that differ in p alone are swept.
 
-    def _traced(self, x: Tensor, number: int, reference: Any = None) -> Trace:
-        if isinstance(self.inputs, Texts):
-            return self.inputs.traced(number, reference).trace
-        return trace(self.model, x, reference=reference)
+        Left out are those whose reference equals the sample; no trace: all do.
+        """
+        traces, target, maps = dict[Any, Trace | None](), self._target(number), dict[int, Tensor]()
+        alike: dict[Any, list[int]] = {}  # by the objects: others may print alike
+        for n, one in enumerate(candidates):
+            key = tuple(how if isinstance(how, str) else id(how) for how in (one.reference, one.composite))
+            alike.setdefault(key, []).append(n)
+        for key, same in alike.items():
+            one = candidates[same[0]]
+            if key[0] not in traces:
+                traces[key[0]] = self._traced(x, number, one.reference)
+            if (traced := traces[key[0]]) is not None:
+                swept = traced.sweep([candidates[n].pruning for n in same], target=target, composite=one.composite)
+                maps |= {n: explanation.relevance for n, explanation in zip(same, swept, strict=True)}
+        return dict(sorted(maps.items())), next(filter(None, traces.values()), None)
+
+    def _traced(self, x: Tensor, number: int, reference: Any) -> Trace | None:
+        """The trace of a sample; None if it equals its reference."""
+        try:
+            if isinstance(self.inputs, Texts):
+                return self.inputs.traced(number, reference).trace
+            return trace(self.model, x, reference=reference)
+        except ValueError as error:
+            if "equals the input" in str(error):
+                return None
+            raise
 
     def _target(self, number: int) -> Any:
         if isinstance(self.inputs, Texts):
@@ -354,7 +398,13 @@ class Tuned:
     @cached_property
     def best(self) -> int:
         """The candidate with the highest agreement on the choosing half."""
-        return int(np.argmax([self._of(n)[self.choosing].mean() for n in range(len(self.candidates))]))
+        return self.ranked[0]
+
+    @cached_property
+    def ranked(self) -> list[int]:
+        """The candidates by their agreement on the choosing half, highest first."""
+        means = _mean(np.stack([self._of(n)[self.choosing] for n in range(len(self.candidates))], 1))
+        return [int(n) for n in np.argsort(-np.nan_to_num(means, nan=-np.inf), kind="stable")]
 
     @cached_property
     def chosen(self) -> int:
@@ -362,7 +412,7 @@ class Tuned:
         differences = [self.difference(n, self.best)[self.choosing] for n in range(len(self.candidates))]
         low, _ = bootstrap(np.stack(differences, 1))
         near = [n for n in range(len(self.candidates)) if low[n] > -self.keep or n == self.best]
-        return max(near, key=lambda n: float(self.gini[self.choosing, n].mean()))
+        return max(near, key=lambda n: float(_mean(self.gini[self.choosing, n])))
 
     def _of(self, number: int) -> Values:
         """A candidate's agreement, (samples,), by the replacements that are not its own reference."""
@@ -400,9 +450,10 @@ class Tuned:
         for n, candidate in enumerate(self.candidates):
             columns = np.stack([self._of(n), self.difference(n, 0), gains[:, n], gains[:, n] - gains[:, 0]], 1)[half]
             low, high = bootstrap(columns)
-            row = {"candidate": candidate.name, "chosen": n == self.chosen, "gini": float(self.gini[half, n].mean())}
+            row = {"candidate": candidate.name, "chosen": n == self.chosen, "gini": float(_mean(self.gini[half, n]))}
+            means = _mean(columns)
             for k, name in enumerate(("agreement", "difference", "gain", "gain_difference")):
-                numbers = (columns[:, k].mean(), low[k], high[k])
+                numbers = (means[k], low[k], high[k])
                 row |= dict(zip((name, f"{name}_low", f"{name}_high"), map(float, numbers), strict=True))
             rows.append(row)
         return rows
@@ -419,7 +470,7 @@ class Tuned:
             )
             for number, row in enumerate(rows)
         ]
-        table = render_table(("candidate", "agreement", "− the default's", "Gini", "gain"), cells)
+        table = render_table(("candidate", "agreement", "− the first's", "Gini", "gain"), cells)
         row, best = rows[self.chosen], self.candidates[self.best].name
         head = (
             f"{len(self.choosing)} samples chose, {len(self.reporting)} others report: agreement with the drops of the "
@@ -427,16 +478,24 @@ class Tuned:
         )
         last = (
             f"Chosen: {row['candidate']}, the sparsest that loses less than {self.keep:g} to the best ({best}). On the "
-            f"samples that report, agreement differs from the default's by {_interval(row, 'difference')}, the "
-            f"flipping gain by {_interval(row, 'gain_difference', '+.3g')}."
+            f"samples that report, agreement differs from that of {rows[0]['candidate']} by "
+            f"{_interval(row, 'difference')}, the flipping gain by {_interval(row, 'gain_difference', '+.3g')}."
         )
         left = [f"Left out: {name}: {why}" for name, why in self.refused.items()]
+        for candidate, count in zip(self.candidates, np.isnan(self.agreement[:, :, 0]).sum(0), strict=True):
+            left += [f"Left out of {candidate.name}: samples that equal the reference: {count}"] if count else []
         return "\n".join([head, table, last, *left])
 
     def save(self, path: str | Path) -> None:
-        """Write the settings as TOML, for `--settings` of the command line."""
-        composite, pruning, reference = self.candidates[self.chosen].plain
-        usual = Pruning().to_dict()
+        """Write the settings as TOML, for `--settings` of the command line, which must have names for them."""
+        chosen, usual = self.candidates[self.chosen], Pruning().to_dict()
+        composite, pruning, reference = chosen.plain
+        nameless = [k for k, v in (pruning or {}).items() if k not in STORED and v != usual[k]]
+        nameless += [k for k in ("composite", "reference") if not isinstance(getattr(chosen, k), str | None)]
+        if nameless:
+            raise ValueError(
+                f"The command line has no name for {' and '.join(nameless)} of {chosen.name}: keep **tuned."
+            )
         shown = {"p": 0.0, **{k: v for k, v in (pruning or {}).items() if k == "p" or (k in STORED and v != usual[k])}}
         entries = {"composite": composite, "reference": reference, **shown}
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in entries.items() if value is not None]
@@ -464,6 +523,14 @@ class Tuned:
 
 STORED = ("p", "redistribution", "unit", "sparsity_gain")
 """Entries of a pruning that the command line has options for."""
+
+
+def _mean(values: Values) -> Values:
+    """Means over the samples that have numbers; NaN where none has."""
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        means: Values = np.where(known, values, 0.0).sum(0) / known.sum(0)
+    return means
 
 
 def _interval(row: Mapping[str, Any], name: str, form: str | None = None) -> str:
@@ -496,6 +563,7 @@ def tune(
       Of tables the mean and a drawn sample of the data are the replacements, unless `rows` are others (rows, features).
     """
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
+    target_entry(target, len(inputs), out)
     if options.get("rows") is None and isinstance(data, Tensor) and data.dim() == 2 and data.is_floating_point():
         options["rows"] = data
     with ExitStack() as scope:
@@ -509,7 +577,7 @@ def tune(
 
 def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep: float) -> Tuned:
     """Measure all candidates, choose, and measure the flipping curves of the best; `make` gives the two runs."""
-    if not 0 <= keep < 1:
+    if not isinstance(keep, int | float) or not 0 <= keep < 1:
         raise ValueError(f"keep={keep!r}: the agreement that may be lost, from 0 to below 1.")
     tuning = make(place)
     count, asks = len(tuning.candidates), f"at most {tuning.passes} forward passes that ask the network"
@@ -527,8 +595,7 @@ def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep
     choosing, reporting = (np.sort(half) for half in np.split(order, [len(order) // 2]))
     about: dict[str, Any] = {"keep": keep, "names": names, "refused": tuning.refused, "independent": independent}
     tuned = Tuned(tuple(tuning.candidates), **arrays, choosing=choosing, reporting=reporting, **about)
-    ranked = sorted(range(count), key=lambda n: -tuned._of(n)[tuned.choosing].mean())
-    finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen, 0]))  # 0 is the default, to compare with
+    finalists = tuple(dict.fromkeys([*tuned.ranked[:BEST], tuned.chosen, 0]))  # 0: the others are compared with it
     second = make(f"{place.rstrip('/')}/flips-{'-'.join(map(str, finalists))}", finalists=finalists)
     gains = run_search(second, execution, lambda run, settings: whole_arrays(run))["gains"]
     return replace(tuned, finalists=finalists, gains=gains)
