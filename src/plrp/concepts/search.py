@@ -107,17 +107,13 @@ def searching(
 
 
 def target_entry(target: Any, count: int, out: Any = None) -> Any:
-    """The target of so many inputs as `run.json` holds it; `out`: a folder that a user names, which takes no function."""
-    target = as_target(target)
-    given = target.given
+    """The target of so many inputs as `run.json` holds it; `out`: the user's folder, which takes no function."""
+    given = as_target(target).given
     if out is not None and callable(given) and not isinstance(given, Seed):
         raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
-    if isinstance(given, Tensor) and len(given) != count:
-        raise ValueError(f"target holds {len(given)} classes for {count} inputs: give one each.")
-    target.check_batch(count)
-    if callable(given):
-        return getattr(given, "__qualname__", repr(given))
-    return given.tolist() if isinstance(given, Tensor) else given
+    as_target(target).check_batch(count)
+    classes = given.tolist() if isinstance(given, Tensor) else given
+    return getattr(given, "__qualname__", repr(given)) if callable(given) else classes
 
 
 def neuron_relevance(

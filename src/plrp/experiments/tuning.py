@@ -11,7 +11,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -132,22 +132,22 @@ class Tuning:
         if not all(isinstance(one, Candidate) for one in candidates or ()):
             raise TypeError(f"candidates={candidates!r}: give plrp.experiments.Candidate, as Candidate('epsilon').")
         if len(inputs) < FEWEST:
-            halves = f"tune needs {FEWEST} samples or more, half of them to choose and half to report"
-            raise ValueError(f"{halves}: there are {len(inputs)}.")
+            raise ValueError(f"tune needs {FEWEST} samples or more, half of them to choose: there are {len(inputs)}.")
         self.model, self.inputs, self.device = model, inputs, device_of(model)
         self.target, self.budget, self.rows, self.mask, self.seed = as_target(target), budget, rows, mask, seed
         self.part_size, self.finalists = part_size, None if finalists is None else list(finalists)
         entry, x = target_entry(target, len(inputs)), inputs.batch([0]).to(self.device)
-        self.kind = kind_of(x)
+        first, self.kind = None, kind_of(x)
+        with suppress(UnsupportedOperation):  # of models that only a reference can explain
+            first = self._traced(x, 0) if candidates is None else None
+        automatic = resolve("auto", [x], first).name
         if isinstance(inputs, Texts) and inputs.tokenizer.mask_token is not None:
             mask = "mask"
-        tried = usual_candidates(self.kind, self._automatic(x), mask) if candidates is None else list(candidates)
-        self.candidates, self.refused = self._usable(tried)
-        given = [one.reference for one in self.candidates]
-        given = [None if isinstance(one, str) else one for one in (*given, self.mask)]
-        used = [
-            None if one is None else References.given(one, x, equal=True).joined.each[0][0].tolist() for one in given
-        ]
+        tried = usual_candidates(self.kind, automatic, mask) if candidates is None else list(candidates)
+        self.candidates, self.refused, seen = self._usable(tried)
+        self.replacements = self._questions(*seen).names
+        given = [one for one in (*(c.reference for c in self.candidates), self.mask) if not isinstance(one, str | None)]
+        replaced = [References.given(one, x, equal=True).joined.each[0][0] for one in given]
         stage = {"command": "tune"} if finalists is None else {"command": "tune, flipping", "finalists": self.finalists}
         settings = {
             **stage,
@@ -160,42 +160,26 @@ class Tuning:
             "budget": budget,
             "seed": seed,
             "part_size": part_size,
-            "replaced": text_digest(str([None if rows is None else rows.tolist(), *used])),
+            "replaced": NumberedInputs([x if rows is None else rows, *replaced]).digest(),
             **(about or {}),
         }
         self.key = text_digest(json.dumps(settings, sort_keys=True))
         self.record = {**settings, "key": self.key, "names": inputs.names}
         self.run = Run(out, LAYOUT, -(-len(inputs) // part_size), lambda index: self.key)
 
-    def _automatic(self, x: Tensor) -> str:
-        """The composite that `"auto"` means; some models can be explained against a reference alone."""
-        try:
-            return resolve("auto", [x], self._traced(x, 0, None)).name
-        except UnsupportedOperation:
-            return resolve("auto", [x]).name
-
-    def _usable(self, tried: Sequence[Candidate]) -> tuple[list[Candidate], dict[str, str]]:
-        """The candidates that the model accepts, and the reasons of the others; the first sample is tried, or the first
-        that differs from the reference.
-        """
-        usable, refused, self.replacements = [], {}, ()
+    def _usable(self, tried: Sequence[Candidate]) -> tuple[list[Candidate], dict[str, str], tuple[int, Trace]]:
+        """The candidates that the model accepts, the reasons of the others, and a sample that was tried."""
+        usable, refused, seen = [], {}, []
         for candidate in tried:
             try:
-                for number in range(len(self.inputs)):
-                    x = self.inputs.batch([number]).to(self.device)
-                    traced = self._maps([candidate], x, number)[1]
-                    if traced is not None:
-                        break
-                else:
-                    raise ValueError("every sample equals its reference.")
-            except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
-                refused[candidate.name] = str(error)
-                continue
-            usable.append(candidate)
-            self.replacements = self.replacements or self._questions(x, number, traced).names
+                tries = ((n, self._maps([candidate], self.inputs.batch([n]), n)[1]) for n in range(len(self.inputs)))
+                seen.append(next((n, traced) for n, traced in tries if traced is not None))
+                usable.append(candidate)
+            except (StopIteration, ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+                refused[candidate.name] = str(error) or "every sample equals its reference."
         if not usable:
             raise ValueError(f"No candidate can explain this model: {next(iter(refused.values()), 'there are none')}")
-        return usable, refused
+        return usable, refused, seen[0]
 
     @property
     def passes(self) -> int:
@@ -226,60 +210,51 @@ class Tuning:
         replacements with each other; in the second run the `gains` of the finalists. A candidate whose reference equals
         the sample has NaN.
         """
-        x = self.inputs.batch([number]).to(self.device)
         chosen = self.candidates if self.finalists is None else [self.candidates[one] for one in self.finalists]
-        maps, first = self._maps(chosen, x, number)
-        agreement, sparsity, gains = (np.full((len(maps), *rest), np.nan) for rest in ((2,), (), ()))
-        ceiling = np.array(np.nan)
+        maps, first = self._maps(chosen, self.inputs.batch([number]), number)
+        names = ("agreement", "gini", "ceiling") if self.finalists is None else ("gains",)
+        shapes: dict[str, Any] = {"agreement": (len(chosen), 2), "ceiling": ()}
+        found = {name: np.full(shapes.get(name, len(chosen)), np.nan) for name in names}
         if first is None:
-            return (
-                {"gains": gains} if self.finalists else {"agreement": agreement, "gini": sparsity, "ceiling": ceiling}
-            )
-        questions = self._questions(x, number, first)
+            return found
+        questions = self._questions(number, first)
         if self.finalists is not None:
             orders = torch.cat([torch.stack(relevance_of_parts(one, questions.number)) for one in maps.values()])
-            gains[list(maps)] = questions.gains(0, orders).mean(0).numpy()
-            return {"gains": gains}
-        answers = questions.occlusions()
-        drops = answers.drops[0]
+            found["gains"][list(maps)] = questions.gains(0, orders).mean(0).numpy()
+            return found
+        drops = (answers := questions.occlusions()).drops[0]
         for n, one in maps.items():
             own = relevance_of_parts(one, answers.number)[0].expand_as(drops)
             both = (spearman(own, drops) + pearson(own, drops)) / 2
-            agreement[n] = both.nan_to_num(0.0).numpy()  # of a constant map
-            sparsity[n] = float(gini(one, channels="sum" if questions.channels else None))
+            found["agreement"][n] = both.nan_to_num(0.0).numpy()  # of a constant map
+            found["gini"][n] = float(gini(one, channels="sum" if questions.channels else None))
         if bool((drops.abs().amax() > 1e-5 * answers.score.abs()).item()):
-            ceiling = np.array(float(spearman(drops[:1], drops[1:])))
-        return {"agreement": agreement, "gini": sparsity, "ceiling": ceiling}
+            found["ceiling"][()] = float(spearman(drops[:1], drops[1:]))
+        return found
 
     def _maps(self, candidates: Sequence[Candidate], x: Tensor, number: int) -> tuple[dict[int, Tensor], Trace | None]:
-        """The candidates' relevance of a sample, by number, and its trace; candidates that differ in p alone are swept.
-
-        Left out are those whose reference equals the sample; no trace: all do.
-        """
+        """The candidates' relevance of a sample, and its trace; neither where the reference equals the sample."""
         traces, target, maps = dict[Any, Trace | None](), self._target(number), dict[int, Tensor]()
-        alike: dict[Any, list[int]] = {}  # by the objects: others may print alike
-        for n, one in enumerate(candidates):
-            key = tuple(how if isinstance(how, str) else id(how) for how in (one.reference, one.composite))
-            alike.setdefault(key, []).append(n)
-        for key, same in alike.items():
-            one = candidates[same[0]]
+        pairs = [(one.reference, one.composite) for one in candidates]
+        keys = [tuple(one if isinstance(one, str) else id(one) for one in pair) for pair in pairs]  # others print alike
+        for key in dict.fromkeys(keys):
+            alike = [n for n, one in enumerate(keys) if one == key]
+            reference, composite = pairs[alike[0]]
             if key[0] not in traces:
-                traces[key[0]] = self._traced(x, number, one.reference)
+                traces[key[0]] = self._traced(x.to(self.device), number, reference)
             if (traced := traces[key[0]]) is not None:
-                swept = traced.sweep([candidates[n].pruning for n in same], target=target, composite=one.composite)
-                maps |= {n: explanation.relevance for n, explanation in zip(same, swept, strict=True)}
-        return dict(sorted(maps.items())), next(filter(None, traces.values()), None)
+                swept = traced.sweep([candidates[n].pruning for n in alike], target=target, composite=composite)
+                maps |= {n: explanation.relevance for n, explanation in zip(alike, swept, strict=True)}
+        return maps, next((one for one in traces.values() if one is not None), None)
 
-    def _traced(self, x: Tensor, number: int, reference: Any) -> Trace | None:
-        """The trace of a sample; None if it equals its reference."""
+    def _traced(self, x: Tensor, number: int, reference: Any = None) -> Trace | None:
         try:
-            if isinstance(self.inputs, Texts):
-                return self.inputs.traced(number, reference).trace
-            return trace(self.model, x, reference=reference)
+            texts = self.inputs.traced(number, reference) if isinstance(self.inputs, Texts) else None
+            return trace(self.model, x, reference=reference) if texts is None else texts.trace
         except ValueError as error:
-            if "equals the input" in str(error):
-                return None
-            raise
+            if "equals the input" not in str(error):
+                raise
+            return None
 
     def _target(self, number: int) -> Any:
         if isinstance(self.inputs, Texts):
@@ -287,13 +262,13 @@ class Tuning:
             return traced.score_of(int(traced.scores.argmax()) if given is None else given)
         return self.target.of(slice(number, number + 1))
 
-    def _questions(self, x: Tensor, number: int, traced: Trace) -> Questions:
+    def _questions(self, number: int, traced: Trace) -> Questions:
         model: Any = traced.now._recorder.model
         how = {"target": self._target(number), "outputs": traced.output, "passed": 2 * (traced.head is not None)}
         how |= {"budget": self.budget, "data": self.rows, "mask": self.mask, "seed": self.seed}
         if isinstance(self.inputs, Texts):
             how |= text_questions(self.inputs.traced(number), self.budget)
-        return Questions(model if traced.head is None else Headless(model, traced), x, **how)
+        return Questions(model if traced.head is None else Headless(model, traced), traced.now.inputs[0].data, **how)
 
     def work(self, working_dir: str | None = None) -> Work:
         """The measurement as a message to other processes, if it can be sent."""
@@ -306,9 +281,7 @@ class Texts(NumberedInputs):
     def __init__(self, texts: Sequence[str], model: nn.Module, tokenizer: Any) -> None:
         super().__init__(texts)
         self.names, self.tokenizer = [text[:40] for text in texts], tokenizer
-        self.traced = lru_cache(2)(
-            lambda number, reference=None: trace_text(model, tokenizer, texts[number], reference)
-        )
+        self.traced = lru_cache(2)(lambda number, against=None: trace_text(model, tokenizer, texts[number], against))
 
     def batch(self, numbers: Sequence[int]) -> Tensor:
         """The token ids of one text, (1, tokens)."""
@@ -338,10 +311,8 @@ class NamedTuning(Tuning):
         about = about or {"model": model, "data": str(Path(data).resolve())}
         given = {"model": model, "weights": weights, "data": data, "out": out, "device": device, "about": about}
         self.arguments = {**given, "candidates": candidates, **options}
-        rows = None
-        if candidates is not None:
-            rows = [Candidate(c, None if p is None else Pruning.from_dict(p), r) for c, p, r in candidates]
-        super().__init__(loaded.to(device or "cpu"), inputs, out, candidates=rows, about=about, **options)
+        tried = [Candidate(c, None if p is None else Pruning.from_dict(p), r) for c, p, r in candidates or ()] or None
+        super().__init__(loaded.to(device or "cpu"), inputs, out, candidates=tried, about=about, **options)
         if expected is not None and self.key != expected:
             raise differs_here("data, weights or code", "the tuning")
 
@@ -398,13 +369,10 @@ class Tuned:
     @cached_property
     def best(self) -> int:
         """The candidate with the highest agreement on the choosing half."""
-        return self.ranked[0]
+        return int(np.argmax([self._rank(n) for n in range(len(self.candidates))]))
 
-    @cached_property
-    def ranked(self) -> list[int]:
-        """The candidates by their agreement on the choosing half, highest first."""
-        means = _mean(np.stack([self._of(n)[self.choosing] for n in range(len(self.candidates))], 1))
-        return [int(n) for n in np.argsort(-np.nan_to_num(means, nan=-np.inf), kind="stable")]
+    def _rank(self, number: int) -> float:
+        return float(np.nan_to_num(_mean(self._of(number)[self.choosing]), nan=-np.inf))
 
     @cached_property
     def chosen(self) -> int:
@@ -416,15 +384,13 @@ class Tuned:
 
     def _of(self, number: int) -> Values:
         """A candidate's agreement, (samples,), by the replacements that are not its own reference."""
-        columns: Values = self.agreement[:, number, self.independent[number]].mean(1)
-        return columns
+        return np.asarray(self.agreement[:, number, self.independent[number]].mean(1))
 
     def difference(self, one: int, other: int) -> Values:
         """The paired difference of two candidates' agreement, (samples,), by replacements that are neither's own."""
         both = self.independent[one] & self.independent[other]
         both = both if both.any() else np.ones(2, bool)
-        columns: Values = (self.agreement[:, one, both] - self.agreement[:, other, both]).mean(1)
-        return columns
+        return np.asarray((self.agreement[:, one, both] - self.agreement[:, other, both]).mean(1))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -451,9 +417,8 @@ class Tuned:
             columns = np.stack([self._of(n), self.difference(n, 0), gains[:, n], gains[:, n] - gains[:, 0]], 1)[half]
             low, high = bootstrap(columns)
             row = {"candidate": candidate.name, "chosen": n == self.chosen, "gini": float(_mean(self.gini[half, n]))}
-            means = _mean(columns)
             for k, name in enumerate(("agreement", "difference", "gain", "gain_difference")):
-                numbers = (means[k], low[k], high[k])
+                numbers = (_mean(columns[:, k]), low[k], high[k])
                 row |= dict(zip((name, f"{name}_low", f"{name}_high"), map(float, numbers), strict=True))
             rows.append(row)
         return rows
@@ -490,13 +455,10 @@ class Tuned:
         """Write the settings as TOML, for `--settings` of the command line, which must have names for them."""
         chosen, usual = self.candidates[self.chosen], Pruning().to_dict()
         composite, pruning, reference = chosen.plain
-        nameless = [k for k, v in (pruning or {}).items() if k not in STORED and v != usual[k]]
-        nameless += [k for k in ("composite", "reference") if not isinstance(getattr(chosen, k), str | None)]
-        if nameless:
-            raise ValueError(
-                f"The command line has no name for {' and '.join(nameless)} of {chosen.name}: keep **tuned."
-            )
-        shown = {"p": 0.0, **{k: v for k, v in (pruning or {}).items() if k == "p" or (k in STORED and v != usual[k])}}
+        shown = {"p": 0.0, **{k: v for k, v in (pruning or {}).items() if k == "p" or v != usual[k]}}
+        nameless = [k for k in ("composite", "reference") if not isinstance(getattr(chosen, k), str | None)]
+        if nameless := nameless + [k for k in shown if k not in STORED]:
+            raise ValueError(f"The command line has no name for the {' and '.join(nameless)} of {chosen.name}.")
         entries = {"composite": composite, "reference": reference, **shown}
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in entries.items() if value is not None]
         with new_file(path) as part:
@@ -525,12 +487,9 @@ STORED = ("p", "redistribution", "unit", "sparsity_gain")
 """Entries of a pruning that the command line has options for."""
 
 
-def _mean(values: Values) -> Values:
+def _mean(values: Values) -> Any:
     """Means over the samples that have numbers; NaN where none has."""
-    known = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        means: Values = np.where(known, values, 0.0).sum(0) / known.sum(0)
-    return means
+    return np.ma.filled(np.ma.masked_invalid(values).mean(0), np.nan)
 
 
 def _interval(row: Mapping[str, Any], name: str, form: str | None = None) -> str:
@@ -595,7 +554,8 @@ def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep
     choosing, reporting = (np.sort(half) for half in np.split(order, [len(order) // 2]))
     about: dict[str, Any] = {"keep": keep, "names": names, "refused": tuning.refused, "independent": independent}
     tuned = Tuned(tuple(tuning.candidates), **arrays, choosing=choosing, reporting=reporting, **about)
-    finalists = tuple(dict.fromkeys([*tuned.ranked[:BEST], tuned.chosen, 0]))  # 0: the others are compared with it
+    ranked = sorted(range(count), key=lambda n: -tuned._rank(n))
+    finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen, 0]))  # 0: the others are compared with it
     second = make(f"{place.rstrip('/')}/flips-{'-'.join(map(str, finalists))}", finalists=finalists)
     gains = run_search(second, execution, lambda run, settings: whole_arrays(run))["gains"]
     return replace(tuned, finalists=finalists, gains=gains)
