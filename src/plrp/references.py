@@ -87,8 +87,7 @@ def samples(data: Tensor, K: int, seed: int = 0) -> Reference:
     if not 1 <= K <= len(data):
         raise ValueError(f"samples draws K of the data's {len(data)} samples, got K = {K}.")
     drawn = data[torch.from_numpy(np.random.default_rng(seed).permutation(len(data))[:K]).to(data.device)]
-    name = f"samples:{K}" + (f", seed {seed}" if seed else "")
-    return Reference(name, lambda x: drawn.to(x.device)[:, None], ids=not data.is_floating_point())
+    return Reference(f"samples:{K}", lambda x: drawn.to(x.device)[:, None], ids=not data.is_floating_point())
 
 
 def shuffled(K: int = 20, dinucleotide: bool = True, seed: int = 0) -> Reference:

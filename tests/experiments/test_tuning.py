@@ -272,7 +272,7 @@ def tuned_rows(candidates: Sequence[Any], x: Tensor | None = None, **options: An
 
 
 def test_references_of_other_data_are_told_apart(tmp_path: Path) -> None:
-    """Of drawn samples and means the name tells neither the data nor, before, the seed."""
+    """Of drawn samples and means the name tells neither the data nor the seed."""
     a, b = rows(30)[10:20], rows(30)[20:]
     drawn = [references.samples(a, 4), references.samples(b, 4), references.samples(a, 4, seed=1)]
     for several in (drawn, [references.mean(a), references.mean(b)]):
@@ -281,7 +281,6 @@ def test_references_of_other_data_are_told_apart(tmp_path: Path) -> None:
             explained = [plrp.explain(small(), rows()[[k]], reference=one).relevance for k in range(8)]
             expected = [float(metrics.gini(one)) for one in explained]
             np.testing.assert_allclose(result.gini[:, n], expected, atol=1e-6)
-    assert repr(drawn[2]) == "samples:4, seed 1"
     tuned_rows([Candidate("rescale", reference=drawn[0])], out=tmp_path)
     tuned_rows([Candidate("rescale", reference=references.samples(a, 4))], out=tmp_path)
     for other in drawn[1:]:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,14 +207,13 @@ class Tuning:
 
     def measure(self, number: int) -> dict[str, Values]:
         """One sample: `agreement` (candidates, 2) with either replacement, `gini`, and `ceiling`, the agreement of the
-        replacements with each other; in the second run the `gains` of the finalists. A candidate whose reference equals
-        the sample has NaN.
+        replacements with each other; in the second run the finalists' `gains`. NaN where the reference is the sample.
         """
         chosen = self.candidates if self.finalists is None else [self.candidates[one] for one in self.finalists]
         maps, first = self._maps(chosen, self.inputs.batch([number]), number)
-        names = ("agreement", "gini", "ceiling") if self.finalists is None else ("gains",)
-        shapes: dict[str, Any] = {"agreement": (len(chosen), 2), "ceiling": ()}
-        found = {name: np.full(shapes.get(name, len(chosen)), np.nan) for name in names}
+        shapes: dict[str, Any] = {"agreement": (len(chosen), 2), "gini": len(chosen), "ceiling": ()}
+        shapes = shapes if self.finalists is None else {"gains": len(chosen)}
+        found = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         if first is None:
             return found
         questions = self._questions(number, first)
@@ -377,8 +376,8 @@ class Tuned:
     @cached_property
     def chosen(self) -> int:
         """The sparsest candidate that loses less than `keep` to the best: the lower bound of the difference says so."""
-        differences = [self.difference(n, self.best)[self.choosing] for n in range(len(self.candidates))]
-        low, _ = bootstrap(np.stack(differences, 1))
+        others = [self.difference(n, self.best)[self.choosing] for n in range(len(self.candidates))]
+        low = bootstrap(np.stack(others, 1))[0]
         near = [n for n in range(len(self.candidates)) if low[n] > -self.keep or n == self.best]
         return max(near, key=lambda n: float(_mean(self.gini[self.choosing, n])))
 
@@ -425,22 +424,15 @@ class Tuned:
 
     def __repr__(self) -> str:
         rows = self.table()
-        cells = [
-            (
-                f"{'→' if row['chosen'] else ' '} {row['candidate']}",
-                _interval(row, "agreement"),
-                _interval(row, "difference") if number else "",
-                f"{row['gini']:.2f}",
-                "" if np.isnan(row["gain"]) else _interval(row, "gain", ".3g"),
-            )
-            for number, row in enumerate(rows)
-        ]
+        cells = []
+        for number, row in enumerate(rows):
+            name, difference = f"{'→' if row['chosen'] else ' '} {row['candidate']}", _interval(row, "difference")
+            gain = "" if np.isnan(row["gain"]) else _interval(row, "gain", ".3g")
+            cells.append((name, _interval(row, "agreement"), difference * bool(number), f"{row['gini']:.2f}", gain))
         table = render_table(("candidate", "agreement", "− the first's", "Gini", "gain"), cells)
         row, best = rows[self.chosen], self.candidates[self.best].name
-        head = (
-            f"{len(self.choosing)} samples chose, {len(self.reporting)} others report: agreement with the drops of the "
-            f"score ({', '.join(self.names)})."
-        )
+        samples = f"{len(self.choosing)} samples chose, {len(self.reporting)} others report"
+        head = f"{samples}: agreement with the drops of the score ({', '.join(self.names)})."
         last = (
             f"Chosen: {row['candidate']}, the sparsest that loses less than {self.keep:g} to the best ({best}). On the "
             f"samples that report, agreement differs from that of {rows[0]['candidate']} by "
@@ -527,10 +519,7 @@ def tune(
         options["rows"] = data
     with ExitStack() as scope:
         place = str(scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
-
-        def make(folder: str, **more: Any) -> Tuning:
-            return Tuning(module, inputs, folder, candidates=candidates, target=target, **options, **more)
-
+        make = partial(Tuning, module, inputs, candidates=candidates, target=target, **options)
         return tuned_by(make, place, Execution(show_progress=show_progress, say=say), keep)
 
 
