@@ -82,10 +82,9 @@ class Candidate:
     @cached_property
     def plain(self) -> tuple[str, dict[str, Any] | None, str | None]:
         """The settings as plain data; a tensor by its digest, since large ones are printed in part."""
-        pruning, reference = None if self.pruning is None else self.pruning.to_dict(), self.reference
-        if isinstance(reference, Tensor):
-            reference = f"a tensor ({NumberedInputs([reference]).digest()[:8]})"
-        return str(self.composite), pruning, None if reference is None else str(reference)
+        pruning, given = None if self.pruning is None else self.pruning.to_dict(), self.reference
+        given = f"a tensor ({NumberedInputs([given]).digest()[:8]})" if isinstance(given, Tensor) else given
+        return str(self.composite), pruning, None if given is None else str(given)
 
 
 def usual_candidates(kind: Kind, composite: str, mask: Any) -> list[Candidate]:
@@ -99,8 +98,7 @@ def usual_candidates(kind: Kind, composite: str, mask: Any) -> list[Candidate]:
     rules = usual.get(kind, [("auto", None), ("epsilon-gamma", None), ("rescale-gamma", blur)])
     if composite == "attnlrp" and kind != "tokens":
         rules = [("auto", None), ("cp-lrp", None), ("rescale", rules[-1][1])]
-    prunings = [Pruning(p) if p else None for p in SHARES]
-    return [Candidate(name, pruning, reference) for name, reference in rules for pruning in prunings]
+    return [Candidate(name, Pruning(p) if p else None, reference) for name, reference in rules for p in SHARES]
 
 
 class Tuning:
@@ -169,14 +167,15 @@ class Tuning:
 
     def _usable(self, tried: Sequence[Candidate]) -> tuple[list[Candidate], dict[str, str], tuple[int, Trace]]:
         """The candidates that the model accepts, the reasons of the others, and a sample that was tried."""
-        usable, refused, seen = [], {}, []
+        usable, refused, seen = [], {}, list[tuple[int, Trace]]()
         for candidate in tried:
             try:
                 tries = ((n, self._maps([candidate], self.inputs.batch([n]), n)[1]) for n in range(len(self.inputs)))
-                seen.append(next((n, traced) for n, traced in tries if traced is not None))
+                seen = [*seen, next((n, traced) for n, traced in tries if traced is not None)][:1]
                 usable.append(candidate)
             except (StopIteration, ValueError, TypeError, NotImplementedError, RuntimeError) as error:
-                refused[candidate.name] = str(error) or "every sample equals its reference."
+                equal = isinstance(error, StopIteration)
+                refused[candidate.name] = "every sample equals its reference." if equal else str(error)
         if not usable:
             raise ValueError(f"No candidate can explain this model: {next(iter(refused.values()), 'there are none')}")
         return usable, refused, seen[0]
@@ -224,8 +223,7 @@ class Tuning:
         drops = (answers := questions.occlusions()).drops[0]
         for n, one in maps.items():
             own = relevance_of_parts(one, answers.number)[0].expand_as(drops)
-            both = (spearman(own, drops) + pearson(own, drops)) / 2
-            found["agreement"][n] = both.nan_to_num(0.0).numpy()  # of a constant map
+            found["agreement"][n] = (spearman(own, drops) / 2 + pearson(own, drops) / 2).nan_to_num(0.0)  # of constants
             found["gini"][n] = float(gini(one, channels="sum" if questions.channels else None))
         if bool((drops.abs().amax() > 1e-5 * answers.score.abs()).item()):
             found["ceiling"][()] = float(spearman(drops[:1], drops[1:]))
@@ -435,9 +433,9 @@ class Tuned:
         head = f"{samples}: agreement with the drops of the score ({', '.join(self.names)})."
         last = (
             f"Chosen: {row['candidate']}, the sparsest that loses less than {self.keep:g} to the best ({best}). On the "
-            f"samples that report, agreement differs from that of {rows[0]['candidate']} by "
-            f"{_interval(row, 'difference')}, the flipping gain by {_interval(row, 'gain_difference', '+.3g')}."
         )
+        last += f"samples that report, agreement differs from that of {rows[0]['candidate']} by "
+        last += f"{_interval(row, 'difference')}, the flipping gain by {_interval(row, 'gain_difference', '+.3g')}."
         left = [f"Left out: {name}: {why}" for name, why in self.refused.items()]
         for candidate, count in zip(self.candidates, np.isnan(self.agreement[:, :, 0]).sum(0), strict=True):
             left += [f"Left out of {candidate.name}: samples that equal the reference: {count}"] if count else []
