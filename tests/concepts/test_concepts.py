@@ -201,7 +201,7 @@ def test_classes_per_input_come_as_an_array_or_in_a_seed() -> None:
         (lambda: plrp.exemplars(net(), [], ["2"]), ValueError, "holds no inputs"),
         (lambda: plrp.exemplars(net(), ["a"], ["2"]), TypeError, "it should be a tensor"),
         (lambda: plrp.exemplars(net(), "photos", ["2"]), TypeError, "load it with plrp.models.load"),
-        (lambda: plrp.exemplars(net(), DATA, ["2"], target=[0, 1]), ValueError, "2 classes for 11 inputs"),
+        (lambda: plrp.exemplars(net(), DATA, ["2"], target=[0, 1]), ValueError, "for a batch of 11: give one class"),
         (lambda: plrp.exemplars(net(), DATA, ["2"], target=99), ValueError, "^target 99 is out of range"),
         (lambda: plrp.exemplars(net(), DATA, ["2"], part_size=0), ValueError, "a whole number from 1"),
         (lambda: found().of("2", 6), IndexError, "There is no channel 6 in '2': it has 6"),

@@ -14,8 +14,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import plrp
-from plrp import metrics
+from plrp import metrics, references
 from plrp.cli import main
+from plrp.concepts.numbered_inputs import NumberedInputs
 from plrp.experiments import Candidate, Tuned
 from plrp.experiments.tuning import Tuning, named_inputs
 from plrp.genomics.sequences import write_fasta
@@ -255,6 +256,128 @@ def test_bad_input_is_refused_in_one_sentence(options: dict[str, Any], words: st
         model[1].weight.zero_()
     with pytest.raises(ValueError, match=words):
         plrp.tune(model, data, show_progress=False, **options)
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+
+
+def rows(count: int = 8) -> Tensor:
+    return torch.randn(count, 6, generator=torch.Generator().manual_seed(2))
+
+
+def tuned_rows(candidates: Sequence[Any], x: Tensor | None = None, **options: Any) -> Tuned:
+    return plrp.tune(small(), rows() if x is None else x, candidates, show_progress=False, **options)
+
+
+def test_references_of_other_data_are_told_apart(tmp_path: Path) -> None:
+    """Of drawn samples and means the name tells neither the data nor the seed."""
+    a, b = rows(30)[10:20], rows(30)[20:]
+    drawn = [references.samples(a, 4), references.samples(b, 4), references.samples(a, 4, seed=1)]
+    for several in (drawn, [references.mean(a), references.mean(b)]):
+        result = tuned_rows([Candidate("rescale", reference=one) for one in several])
+        for n, one in enumerate(several):
+            explained = [plrp.explain(small(), rows()[[k]], reference=one).relevance for k in range(8)]
+            expected = [float(metrics.gini(one)) for one in explained]
+            np.testing.assert_allclose(result.gini[:, n], expected, atol=1e-6)
+    tuned_rows([Candidate("rescale", reference=drawn[0])], out=tmp_path)
+    tuned_rows([Candidate("rescale", reference=references.samples(a, 4))], out=tmp_path)
+    for other in drawn[1:]:
+        with pytest.raises(ValueError, match="holds results of another run"):
+            tuned_rows([Candidate("rescale", reference=other)], out=tmp_path)
+
+
+def test_targets_that_print_alike_are_told_apart(tmp_path: Path) -> None:
+    target = torch.zeros(1200, dtype=torch.long)
+    other = target.clone()
+    other[600] = 1
+    assert repr(target) == repr(other)
+    model, x = small(), rows(1200)
+    keys = [
+        Tuning(model, NumberedInputs(x), tmp_path, candidates=[EPSILON], target=one, rows=x).key
+        for one in (target, target.clone(), other)
+    ]
+    assert keys[0] == keys[1] != keys[2]
+    with pytest.raises(TypeError, match="needs a target that can be compared"):
+        tuned_rows([EPSILON], target=lambda output: output[:, 0], out=tmp_path)
+    tuned_rows([EPSILON], target=lambda output: output[:, 0])
+
+
+def test_the_printed_differences_name_their_candidate() -> None:
+    result = tuned_rows([Candidate("rescale"), EPSILON, FLAT])
+    assert len(result.refused) == 1
+    assert f"differs from that of {EPSILON.name} by" in repr(result)
+    assert "default" not in repr(result)
+
+
+class LogOfSize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs().log()
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_model_that_only_a_reference_explains_is_tuned(several: bool) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), LogOfSize(), nn.Linear(8, 2)).eval()
+    with pytest.raises(plrp.UnsupportedOperation):
+        plrp.explain(model, rows())
+    candidates = [Candidate("rescale", reference="zeros"), EPSILON] if several else None
+    result = plrp.tune(model, rows(), candidates, show_progress=False)
+    assert {one.reference for one in result.candidates} == {"zeros"}
+    assert EPSILON.name in result.refused
+    assert np.isfinite(result.agreement).all()
+
+
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_sample_that_equals_its_reference_is_left_out_and_counted(place: int) -> None:
+    x = rows(12)
+    x[place] = 0
+    against = Candidate("rescale", reference="zeros")
+    result = tuned_rows([EPSILON, against], x)
+    missing = np.arange(12) == place
+    for numbers in (result.agreement[:, 1, 0], result.gini[:, 1], result.gains[:, result.finalists.index(1)]):
+        np.testing.assert_array_equal(np.isnan(numbers), missing)
+    assert np.isfinite(result.agreement[:, 0]).all()
+    half = [n for n in result.reporting if n != place]
+    row = result.table()[1]
+    assert row["agreement"] == pytest.approx(result._of(1)[half].mean())
+    assert row["gini"] == pytest.approx(result.gini[half, 1].mean())
+    assert f"Left out of {against.name}: samples that equal the reference: 1" in repr(result)
+    alone = tuned_rows([against], x)
+    np.testing.assert_array_equal(alone.agreement[:, 0], result.agreement[:, 1])
+    with pytest.raises(ValueError, match="No candidate can explain this model: every sample equals its reference"):
+        tuned_rows([Candidate("rescale", reference=x[[1]])], x[[1] * 8])
+
+
+def test_settings_without_a_name_are_not_saved(tmp_path: Path) -> None:
+    own = plrp.composites.composite("epsilon").with_layers({"0": plrp.rules.Epsilon(0.1)})
+    assert "\n" not in Candidate(own).name
+    for candidate, words in (
+        (Candidate(own), "composite"),
+        (Candidate("rescale", reference=torch.zeros(1, 6)), "reference"),
+        (Candidate("epsilon", plrp.Pruning(0.1, conserve=False)), "conserve"),
+    ):
+        with pytest.raises(ValueError, match=f"no name for the {words} of"):
+            tuned_rows([candidate]).save(tmp_path / "tuned.toml")
+    assert not (tmp_path / "tuned.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"part_size": 0}, "part_size=0: a whole number from 1"),
+        ({"candidates": ["epsilon"]}, "candidates=.'epsilon'.: give plrp.experiments.Candidate"),
+        ({"keep": "a"}, "keep='a': the agreement that may be lost"),
+        ({"target": [0, 1, 0]}, "shape .3,. for a batch of 8: give one class per sample"),
+        ({"target": plrp.targets.contrast([0, 1, 0], 1)}, "3.* for a batch of 8"),
+    ],
+)
+def test_bad_options_are_refused_before_any_work(
+    options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tuning, "_traced", None)
+    with pytest.raises((TypeError, ValueError), match=words):
+        tuned_rows(**{"candidates": [EPSILON], **options})
 
 
 # The command line

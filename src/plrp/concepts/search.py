@@ -41,7 +41,7 @@ from plrp.tape.refusals import device_of
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value, reached
 from plrp.tape.verification import trace
-from plrp.targets import Seed, check_target
+from plrp.targets import Seed, as_target, check_target
 
 from .exemplar_results import Exemplars, LayerTotals
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
@@ -100,12 +100,20 @@ def searching(
 ) -> Iterator[Search]:
     """A search with the `options` of `Search`; without a place, its parts are stored only within this context."""
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
-    target = options.get("target")
-    if out is not None and callable(target) and not isinstance(target, Seed):
-        raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
+    target_entry(options.get("target"), len(inputs), out)
     with ExitStack() as scope:
         place = scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out
         yield Search(module, inputs, place, **options)
+
+
+def target_entry(target: Any, count: int, out: Any = None) -> Any:
+    """The target of so many inputs as `run.json` holds it; `out`: the user's folder, which takes no function."""
+    given = as_target(target).given
+    if out is not None and callable(given) and not isinstance(given, Seed):
+        raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
+    as_target(target).check_batch(count)
+    classes = given.tolist() if isinstance(given, Tensor) else given
+    return getattr(given, "__qualname__", repr(given)) if callable(given) else classes
 
 
 def neuron_relevance(
@@ -149,12 +157,9 @@ class Search:
         self.part_size, self.batch_size = part_size, batch_size
         pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
         self.request = Request(target=target, composite=composite, pruning=pruning)
-        given = self.request.target.given
-        classes = given.tolist() if isinstance(given, Tensor) else None
-        if classes is not None and len(classes) != len(inputs):
-            raise ValueError(f"target holds {len(classes)} classes for {len(inputs)} inputs: give one each.")
+        given, entry = self.request.target.given, target_entry(self.request.target, len(inputs))
         first = trace(self.model, inputs.batch([0]).to(self.device))
-        for one in [given] if classes is None else dict.fromkeys(classes):
+        for one in dict.fromkeys(entry) if isinstance(given, Tensor) else [given]:
             check_target(first.output, one)
         self.layers, self.positions = checked_layers(first, layers), positions
         spaces = {name: space_of(layer_named(first, name)) for name in self.layers}
@@ -171,7 +176,7 @@ class Search:
             "model_digest": text_digest(source_of_module(self.model)),
             "layers": self.layers,
             "spaces": {name: list(space) for name, space in spaces.items()},
-            "target": getattr(given, "__qualname__", repr(given)) if callable(given) else classes or given,
+            "target": entry,
             "composite": composite if isinstance(composite, str) else repr(composite),
             "pruning": None if pruning is None else pruning.to_dict(),
             "part_size": part_size,

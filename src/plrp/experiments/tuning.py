@@ -11,9 +11,9 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from plrp.composites import resolve
 from plrp.concepts.numbered_inputs import NumberedInputs, numbered
-from plrp.concepts.search import LAYOUT, run_search, whole_arrays
+from plrp.concepts.search import LAYOUT, run_search, target_entry, whole_arrays
+from plrp.errors import UnsupportedOperation
 from plrp.files import new_figure, new_file
 from plrp.genomics.network import load_model
 from plrp.genomics.sequences import encode, read_fasta
@@ -75,15 +76,15 @@ class Candidate:
     def name(self) -> str:
         """The settings in a few words."""
         against = "" if self.reference is None else f" against {self.plain[2]}"
-        return f"{self.composite}{against}, {'LRP' if self.pruning is None else self.pruning.title}"
+        composite = getattr(self.composite, "name", self.composite)  # a composite prints as its table
+        return f"{composite}{against}, {'LRP' if self.pruning is None else self.pruning.title}"
 
     @cached_property
     def plain(self) -> tuple[str, dict[str, Any] | None, str | None]:
         """The settings as plain data; a tensor by its digest, since large ones are printed in part."""
-        pruning, reference = None if self.pruning is None else self.pruning.to_dict(), self.reference
-        if isinstance(reference, Tensor):
-            reference = f"a tensor ({text_digest(str(reference.tolist()))[:8]})"
-        return str(self.composite), pruning, None if reference is None else str(reference)
+        pruning, given = None if self.pruning is None else self.pruning.to_dict(), self.reference
+        given = f"a tensor ({NumberedInputs([given]).digest()[:8]})" if isinstance(given, Tensor) else given
+        return str(self.composite), pruning, None if given is None else str(given)
 
 
 def usual_candidates(kind: Kind, composite: str, mask: Any) -> list[Candidate]:
@@ -97,8 +98,7 @@ def usual_candidates(kind: Kind, composite: str, mask: Any) -> list[Candidate]:
     rules = usual.get(kind, [("auto", None), ("epsilon-gamma", None), ("rescale-gamma", blur)])
     if composite == "attnlrp" and kind != "tokens":
         rules = [("auto", None), ("cp-lrp", None), ("rescale", rules[-1][1])]
-    prunings = [Pruning(p) if p else None for p in SHARES]
-    return [Candidate(name, pruning, reference) for name, reference in rules for pruning in prunings]
+    return [Candidate(name, Pruning(p) if p else None, reference) for name, reference in rules for p in SHARES]
 
 
 class Tuning:
@@ -125,21 +125,27 @@ class Tuning:
         finalists: Sequence[int] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
+        if not isinstance(part_size, int) or part_size < 1:
+            raise ValueError(f"part_size={part_size!r}: a whole number from 1.")
+        if not all(isinstance(one, Candidate) for one in candidates or ()):
+            raise TypeError(f"candidates={candidates!r}: give plrp.experiments.Candidate, as Candidate('epsilon').")
         if len(inputs) < FEWEST:
-            halves = f"tune needs {FEWEST} samples or more, half of them to choose and half to report"
-            raise ValueError(f"{halves}: there are {len(inputs)}.")
+            raise ValueError(f"tune needs {FEWEST} samples or more, half of them to choose: there are {len(inputs)}.")
         self.model, self.inputs, self.device = model, inputs, device_of(model)
         self.target, self.budget, self.rows, self.mask, self.seed = as_target(target), budget, rows, mask, seed
         self.part_size, self.finalists = part_size, None if finalists is None else list(finalists)
-        x = inputs.batch([0]).to(self.device)
-        first, self.kind = self._traced(x, 0), kind_of(x)
+        entry, x = target_entry(target, len(inputs)), inputs.batch([0]).to(self.device)
+        first, self.kind = None, kind_of(x)
+        with suppress(UnsupportedOperation):  # of models that only a reference can explain
+            first = self._traced(x, 0) if candidates is None else None
         automatic = resolve("auto", [x], first).name
         if isinstance(inputs, Texts) and inputs.tokenizer.mask_token is not None:
             mask = "mask"
         tried = usual_candidates(self.kind, automatic, mask) if candidates is None else list(candidates)
-        self.candidates, self.refused = self._usable(tried, x)
-        self.replacements = self._questions(x, 0, first).names
-        masked = None if self.mask is None else References.given(self.mask, x, equal=True).each[0][0]
+        self.candidates, self.refused, seen = self._usable(tried)
+        self.replacements = self._questions(*seen).names
+        given = [one for one in (*(c.reference for c in self.candidates), self.mask) if not isinstance(one, str | None)]
+        replaced = [References.given(one, x, equal=True).joined.each[0][0] for one in given]
         stage = {"command": "tune"} if finalists is None else {"command": "tune, flipping", "finalists": self.finalists}
         settings = {
             **stage,
@@ -147,30 +153,32 @@ class Tuning:
             "digest": inputs.digest(),
             "weights_digest": weights_digest(model),
             "model_digest": text_digest(source_of_module(model)),
-            "target": repr(self.target.given),
+            "target": entry,
             "candidates": [list(one.plain) for one in self.candidates],
             "budget": budget,
             "seed": seed,
             "part_size": part_size,
-            "replaced": text_digest(str([None if one is None else one.tolist() for one in (rows, masked)])),
+            "replaced": NumberedInputs([x if rows is None else rows, *replaced]).digest(),
             **(about or {}),
         }
         self.key = text_digest(json.dumps(settings, sort_keys=True))
         self.record = {**settings, "key": self.key, "names": inputs.names}
         self.run = Run(out, LAYOUT, -(-len(inputs) // part_size), lambda index: self.key)
 
-    def _usable(self, tried: Sequence[Candidate], x: Tensor) -> tuple[list[Candidate], dict[str, str]]:
-        """The candidates that the model accepts, and the reasons of the others; the first sample is tried."""
-        usable, refused = [], {}
+    def _usable(self, tried: Sequence[Candidate]) -> tuple[list[Candidate], dict[str, str], tuple[int, Trace]]:
+        """The candidates that the model accepts, the reasons of the others, and a sample that was tried."""
+        usable, refused, seen = [], {}, list[tuple[int, Trace]]()
         for candidate in tried:
             try:
-                self._maps([candidate], x, 0)
+                tries = ((n, self._maps([candidate], self.inputs.batch([n]), n)[1]) for n in range(len(self.inputs)))
+                seen = [*seen, next((n, traced) for n, traced in tries if traced is not None)][:1]
                 usable.append(candidate)
-            except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
-                refused[candidate.name] = str(error)
+            except (StopIteration, ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+                equal = isinstance(error, StopIteration)
+                refused[candidate.name] = "every sample equals its reference." if equal else str(error)
         if not usable:
             raise ValueError(f"No candidate can explain this model: {next(iter(refused.values()), 'there are none')}")
-        return usable, refused
+        return usable, refused, seen[0]
 
     @property
     def passes(self) -> int:
@@ -198,44 +206,52 @@ class Tuning:
 
     def measure(self, number: int) -> dict[str, Values]:
         """One sample: `agreement` (candidates, 2) with either replacement, `gini`, and `ceiling`, the agreement of the
-        replacements with each other; in the second run the `gains` of the finalists.
+        replacements with each other; in the second run the finalists' `gains`. NaN where the reference is the sample.
         """
-        x = self.inputs.batch([number]).to(self.device)
         chosen = self.candidates if self.finalists is None else [self.candidates[one] for one in self.finalists]
-        maps, first = self._maps(chosen, x, number)
-        questions = self._questions(x, number, first)
+        maps, first = self._maps(chosen, self.inputs.batch([number]), number)
+        shapes: dict[str, Any] = {"agreement": (len(chosen), 2), "gini": len(chosen), "ceiling": ()}
+        shapes = shapes if self.finalists is None else {"gains": len(chosen)}
+        found = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
+        if first is None:
+            return found
+        questions = self._questions(number, first)
         if self.finalists is not None:
-            orders = torch.cat([torch.stack(relevance_of_parts(one, questions.number)) for one in maps])
-            return {"gains": questions.gains(0, orders).mean(0).numpy()}
-        answers = questions.occlusions()
-        drops = answers.drops[0]
-        agreement = []
-        for one in maps:
+            orders = torch.cat([torch.stack(relevance_of_parts(one, questions.number)) for one in maps.values()])
+            found["gains"][list(maps)] = questions.gains(0, orders).mean(0).numpy()
+            return found
+        drops = (answers := questions.occlusions()).drops[0]
+        for n, one in maps.items():
             own = relevance_of_parts(one, answers.number)[0].expand_as(drops)
-            both = (spearman(own, drops) + pearson(own, drops)) / 2
-            agreement.append(both.nan_to_num(0.0).numpy())  # of a constant map
-        sparsity = [float(gini(one, channels="sum" if questions.channels else None)) for one in maps]
-        moved = bool((drops.abs().amax() > 1e-5 * answers.score.abs()).item())
-        ceiling = float(spearman(drops[:1], drops[1:])) if moved else np.nan
-        return {"agreement": np.stack(agreement), "gini": np.array(sparsity), "ceiling": np.array(ceiling)}
+            found["agreement"][n] = (spearman(own, drops) / 2 + pearson(own, drops) / 2).nan_to_num(0.0)  # of constants
+            found["gini"][n] = float(gini(one, channels="sum" if questions.channels else None))
+        if bool((drops.abs().amax() > 1e-5 * answers.score.abs()).item()):
+            found["ceiling"][()] = float(spearman(drops[:1], drops[1:]))
+        return found
 
-    def _maps(self, candidates: Sequence[Candidate], x: Tensor, number: int) -> tuple[list[Tensor], Trace]:
-        """The candidates' relevance of a sample, and its trace; candidates that differ in p alone are swept."""
-        traces: dict[Any, Trace] = {None: self._traced(x, number)}
-        target, maps = self._target(number), dict[int, Tensor]()
-        for rules in dict.fromkeys(one.plain[::2] for one in candidates):
-            alike, key = [n for n, one in enumerate(candidates) if one.plain[::2] == rules], rules[1]
-            composite, reference = candidates[alike[0]].composite, candidates[alike[0]].reference
-            if key not in traces:
-                traces[key] = self._traced(x, number, reference)
-            swept = traces[key].sweep([candidates[n].pruning for n in alike], target=target, composite=composite)
-            maps |= {n: explanation.relevance for n, explanation in zip(alike, swept, strict=True)}
-        return [maps[n] for n in range(len(candidates))], traces[None]
+    def _maps(self, candidates: Sequence[Candidate], x: Tensor, number: int) -> tuple[dict[int, Tensor], Trace | None]:
+        """The candidates' relevance of a sample, and its trace; neither where the reference equals the sample."""
+        traces, target, maps = dict[Any, Trace | None](), self._target(number), dict[int, Tensor]()
+        pairs = [(one.reference, one.composite) for one in candidates]
+        keys = [tuple(one if isinstance(one, str) else id(one) for one in pair) for pair in pairs]  # others print alike
+        for key in dict.fromkeys(keys):
+            alike = [n for n, one in enumerate(keys) if one == key]
+            reference, composite = pairs[alike[0]]
+            if key[0] not in traces:
+                traces[key[0]] = self._traced(x.to(self.device), number, reference)
+            if (traced := traces[key[0]]) is not None:
+                swept = traced.sweep([candidates[n].pruning for n in alike], target=target, composite=composite)
+                maps |= {n: explanation.relevance for n, explanation in zip(alike, swept, strict=True)}
+        return maps, next((one for one in traces.values() if one is not None), None)
 
-    def _traced(self, x: Tensor, number: int, reference: Any = None) -> Trace:
-        if isinstance(self.inputs, Texts):
-            return self.inputs.traced(number, reference).trace
-        return trace(self.model, x, reference=reference)
+    def _traced(self, x: Tensor, number: int, reference: Any = None) -> Trace | None:
+        try:
+            texts = self.inputs.traced(number, reference) if isinstance(self.inputs, Texts) else None
+            return trace(self.model, x, reference=reference) if texts is None else texts.trace
+        except ValueError as error:
+            if "equals the input" not in str(error):
+                raise
+            return None
 
     def _target(self, number: int) -> Any:
         if isinstance(self.inputs, Texts):
@@ -243,13 +259,13 @@ class Tuning:
             return traced.score_of(int(traced.scores.argmax()) if given is None else given)
         return self.target.of(slice(number, number + 1))
 
-    def _questions(self, x: Tensor, number: int, traced: Trace) -> Questions:
+    def _questions(self, number: int, traced: Trace) -> Questions:
         model: Any = traced.now._recorder.model
         how = {"target": self._target(number), "outputs": traced.output, "passed": 2 * (traced.head is not None)}
         how |= {"budget": self.budget, "data": self.rows, "mask": self.mask, "seed": self.seed}
         if isinstance(self.inputs, Texts):
             how |= text_questions(self.inputs.traced(number), self.budget)
-        return Questions(model if traced.head is None else Headless(model, traced), x, **how)
+        return Questions(model if traced.head is None else Headless(model, traced), traced.now.inputs[0].data, **how)
 
     def work(self, working_dir: str | None = None) -> Work:
         """The measurement as a message to other processes, if it can be sent."""
@@ -262,9 +278,7 @@ class Texts(NumberedInputs):
     def __init__(self, texts: Sequence[str], model: nn.Module, tokenizer: Any) -> None:
         super().__init__(texts)
         self.names, self.tokenizer = [text[:40] for text in texts], tokenizer
-        self.traced = lru_cache(2)(
-            lambda number, reference=None: trace_text(model, tokenizer, texts[number], reference)
-        )
+        self.traced = lru_cache(2)(lambda number, against=None: trace_text(model, tokenizer, texts[number], against))
 
     def batch(self, numbers: Sequence[int]) -> Tensor:
         """The token ids of one text, (1, tokens)."""
@@ -294,10 +308,8 @@ class NamedTuning(Tuning):
         about = about or {"model": model, "data": str(Path(data).resolve())}
         given = {"model": model, "weights": weights, "data": data, "out": out, "device": device, "about": about}
         self.arguments = {**given, "candidates": candidates, **options}
-        rows = None
-        if candidates is not None:
-            rows = [Candidate(c, None if p is None else Pruning.from_dict(p), r) for c, p, r in candidates]
-        super().__init__(loaded.to(device or "cpu"), inputs, out, candidates=rows, about=about, **options)
+        tried = [Candidate(c, None if p is None else Pruning.from_dict(p), r) for c, p, r in candidates or ()] or None
+        super().__init__(loaded.to(device or "cpu"), inputs, out, candidates=tried, about=about, **options)
         if expected is not None and self.key != expected:
             raise differs_here("data, weights or code", "the tuning")
 
@@ -354,27 +366,28 @@ class Tuned:
     @cached_property
     def best(self) -> int:
         """The candidate with the highest agreement on the choosing half."""
-        return int(np.argmax([self._of(n)[self.choosing].mean() for n in range(len(self.candidates))]))
+        return int(np.argmax([self._rank(n) for n in range(len(self.candidates))]))
+
+    def _rank(self, number: int) -> float:
+        return float(np.nan_to_num(_mean(self._of(number)[self.choosing]), nan=-np.inf))
 
     @cached_property
     def chosen(self) -> int:
         """The sparsest candidate that loses less than `keep` to the best: the lower bound of the difference says so."""
-        differences = [self.difference(n, self.best)[self.choosing] for n in range(len(self.candidates))]
-        low, _ = bootstrap(np.stack(differences, 1))
+        others = [self.difference(n, self.best)[self.choosing] for n in range(len(self.candidates))]
+        low = bootstrap(np.stack(others, 1))[0]
         near = [n for n in range(len(self.candidates)) if low[n] > -self.keep or n == self.best]
-        return max(near, key=lambda n: float(self.gini[self.choosing, n].mean()))
+        return max(near, key=lambda n: float(_mean(self.gini[self.choosing, n])))
 
     def _of(self, number: int) -> Values:
         """A candidate's agreement, (samples,), by the replacements that are not its own reference."""
-        columns: Values = self.agreement[:, number, self.independent[number]].mean(1)
-        return columns
+        return np.asarray(self.agreement[:, number, self.independent[number]].mean(1))
 
     def difference(self, one: int, other: int) -> Values:
         """The paired difference of two candidates' agreement, (samples,), by replacements that are neither's own."""
         both = self.independent[one] & self.independent[other]
         both = both if both.any() else np.ones(2, bool)
-        columns: Values = (self.agreement[:, one, both] - self.agreement[:, other, both]).mean(1)
-        return columns
+        return np.asarray((self.agreement[:, one, both] - self.agreement[:, other, both]).mean(1))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -400,44 +413,42 @@ class Tuned:
         for n, candidate in enumerate(self.candidates):
             columns = np.stack([self._of(n), self.difference(n, 0), gains[:, n], gains[:, n] - gains[:, 0]], 1)[half]
             low, high = bootstrap(columns)
-            row = {"candidate": candidate.name, "chosen": n == self.chosen, "gini": float(self.gini[half, n].mean())}
+            row = {"candidate": candidate.name, "chosen": n == self.chosen, "gini": float(_mean(self.gini[half, n]))}
             for k, name in enumerate(("agreement", "difference", "gain", "gain_difference")):
-                numbers = (columns[:, k].mean(), low[k], high[k])
+                numbers = (_mean(columns[:, k]), low[k], high[k])
                 row |= dict(zip((name, f"{name}_low", f"{name}_high"), map(float, numbers), strict=True))
             rows.append(row)
         return rows
 
     def __repr__(self) -> str:
         rows = self.table()
-        cells = [
-            (
-                f"{'→' if row['chosen'] else ' '} {row['candidate']}",
-                _interval(row, "agreement"),
-                _interval(row, "difference") if number else "",
-                f"{row['gini']:.2f}",
-                "" if np.isnan(row["gain"]) else _interval(row, "gain", ".3g"),
-            )
-            for number, row in enumerate(rows)
-        ]
-        table = render_table(("candidate", "agreement", "− the default's", "Gini", "gain"), cells)
+        cells = []
+        for number, row in enumerate(rows):
+            name, difference = f"{'→' if row['chosen'] else ' '} {row['candidate']}", _interval(row, "difference")
+            gain = "" if np.isnan(row["gain"]) else _interval(row, "gain", ".3g")
+            cells.append((name, _interval(row, "agreement"), difference * bool(number), f"{row['gini']:.2f}", gain))
+        table = render_table(("candidate", "agreement", "− the first's", "Gini", "gain"), cells)
         row, best = rows[self.chosen], self.candidates[self.best].name
-        head = (
-            f"{len(self.choosing)} samples chose, {len(self.reporting)} others report: agreement with the drops of the "
-            f"score ({', '.join(self.names)})."
-        )
+        samples = f"{len(self.choosing)} samples chose, {len(self.reporting)} others report"
+        head = f"{samples}: agreement with the drops of the score ({', '.join(self.names)})."
         last = (
             f"Chosen: {row['candidate']}, the sparsest that loses less than {self.keep:g} to the best ({best}). On the "
-            f"samples that report, agreement differs from the default's by {_interval(row, 'difference')}, the "
-            f"flipping gain by {_interval(row, 'gain_difference', '+.3g')}."
         )
+        last += f"samples that report, agreement differs from that of {rows[0]['candidate']} by "
+        last += f"{_interval(row, 'difference')}, the flipping gain by {_interval(row, 'gain_difference', '+.3g')}."
         left = [f"Left out: {name}: {why}" for name, why in self.refused.items()]
+        for candidate, count in zip(self.candidates, np.isnan(self.agreement[:, :, 0]).sum(0), strict=True):
+            left += [f"Left out of {candidate.name}: samples that equal the reference: {count}"] if count else []
         return "\n".join([head, table, last, *left])
 
     def save(self, path: str | Path) -> None:
-        """Write the settings as TOML, for `--settings` of the command line."""
-        composite, pruning, reference = self.candidates[self.chosen].plain
-        usual = Pruning().to_dict()
-        shown = {"p": 0.0, **{k: v for k, v in (pruning or {}).items() if k == "p" or (k in STORED and v != usual[k])}}
+        """Write the settings as TOML, for `--settings` of the command line, which must have names for them."""
+        chosen, usual = self.candidates[self.chosen], Pruning().to_dict()
+        composite, pruning, reference = chosen.plain
+        shown = {"p": 0.0, **{k: v for k, v in (pruning or {}).items() if k == "p" or v != usual[k]}}
+        nameless = [k for k in ("composite", "reference") if not isinstance(getattr(chosen, k), str | None)]
+        if nameless := nameless + [k for k in shown if k not in STORED]:
+            raise ValueError(f"The command line has no name for the {' and '.join(nameless)} of {chosen.name}.")
         entries = {"composite": composite, "reference": reference, **shown}
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in entries.items() if value is not None]
         with new_file(path) as part:
@@ -464,6 +475,11 @@ class Tuned:
 
 STORED = ("p", "redistribution", "unit", "sparsity_gain")
 """Entries of a pruning that the command line has options for."""
+
+
+def _mean(values: Values) -> Any:
+    """Means over the samples that have numbers; NaN where none has."""
+    return np.ma.filled(np.ma.masked_invalid(values).mean(0), np.nan)
 
 
 def _interval(row: Mapping[str, Any], name: str, form: str | None = None) -> str:
@@ -496,20 +512,18 @@ def tune(
       Of tables the mean and a drawn sample of the data are the replacements, unless `rows` are others (rows, features).
     """
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
+    target_entry(target, len(inputs), out)
     if options.get("rows") is None and isinstance(data, Tensor) and data.dim() == 2 and data.is_floating_point():
         options["rows"] = data
     with ExitStack() as scope:
         place = str(scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
-
-        def make(folder: str, **more: Any) -> Tuning:
-            return Tuning(module, inputs, folder, candidates=candidates, target=target, **options, **more)
-
+        make = partial(Tuning, module, inputs, candidates=candidates, target=target, **options)
         return tuned_by(make, place, Execution(show_progress=show_progress, say=say), keep)
 
 
 def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep: float) -> Tuned:
     """Measure all candidates, choose, and measure the flipping curves of the best; `make` gives the two runs."""
-    if not 0 <= keep < 1:
+    if not isinstance(keep, int | float) or not 0 <= keep < 1:
         raise ValueError(f"keep={keep!r}: the agreement that may be lost, from 0 to below 1.")
     tuning = make(place)
     count, asks = len(tuning.candidates), f"at most {tuning.passes} forward passes that ask the network"
@@ -527,8 +541,8 @@ def tuned_by(make: Callable[..., Tuning], place: str, execution: Execution, keep
     choosing, reporting = (np.sort(half) for half in np.split(order, [len(order) // 2]))
     about: dict[str, Any] = {"keep": keep, "names": names, "refused": tuning.refused, "independent": independent}
     tuned = Tuned(tuple(tuning.candidates), **arrays, choosing=choosing, reporting=reporting, **about)
-    ranked = sorted(range(count), key=lambda n: -tuned._of(n)[tuned.choosing].mean())
-    finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen, 0]))  # 0 is the default, to compare with
+    ranked = sorted(range(count), key=lambda n: -tuned._rank(n))
+    finalists = tuple(dict.fromkeys([*ranked[:BEST], tuned.chosen, 0]))  # 0: the others are compared with it
     second = make(f"{place.rstrip('/')}/flips-{'-'.join(map(str, finalists))}", finalists=finalists)
     gains = run_search(second, execution, lambda run, settings: whole_arrays(run))["gains"]
     return replace(tuned, finalists=finalists, gains=gains)
