@@ -157,7 +157,7 @@ def subgraph(
 
 def _as_mask(nodes: Any, count: int) -> Tensor:
     """The nodes of a subgraph as a boolean mask."""
-    given = torch.as_tensor(sorted(nodes) if isinstance(nodes, set) else nodes)
+    given = torch.as_tensor(sorted(nodes) if isinstance(nodes, set | frozenset) else nodes)
     if given.dtype == torch.bool and given.dim() in (1, 2):
         if given.shape[-1] != count:
             raise ValueError(f"A mask of nodes has shape {tuple(given.shape)}: the graph has {count} nodes.")

@@ -270,7 +270,10 @@ def refuse_active(
         if operation.kind == "rrelu":  # draws slopes
             p, position, default = 1.0, 3, False
         if kwargs.get("training", args[position] if len(args) > position else default) and p > 0:
-            raise ValueError(f"{operation.kind}{after()} is active: explanations would be random. Call `model.eval()`.")
+            raise ValueError(
+                f"{operation.kind}{after()} is active: explanations would be random. Call `model.eval()`; a "
+                "function needs `training=self.training`, too."
+            )
 
 
 def check_output(trace: Trace, output: Any) -> None:

@@ -180,7 +180,11 @@ class Op:
         args, kwargs = replaced((self.args, self.kwargs), lambda v: substitute[id(v)])
         wide = tensors[0].dtype
         if self.inputs[0].dtype in HALF and wide.is_floating_point and wide not in HALF:  # constants meet wider tensors
-            args, kwargs = replaced((args, kwargs), lambda t: t.to(wide) if t.dtype in HALF else t, of=Tensor)
+            as_wide = lambda t: t.to(wide) if t.dtype in HALF else t  # noqa: E731
+            args, drawn = replaced(args, as_wide, of=Tensor), kwargs.get("_random_samples")
+            kwargs = replaced(kwargs, as_wide, of=Tensor)
+            if drawn is not None:  # the precision of these numbers decides the windows of a pool
+                kwargs["_random_samples"] = drawn
         return self.operation.replay(*args, **kwargs)
 
     def outputs_from(self, tensors: Sequence[Tensor]) -> list[Tensor]:

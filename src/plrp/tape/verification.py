@@ -475,7 +475,8 @@ def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: T
         )
     raise TraceError(
         "The model gives a different output while being recorded than by itself: it writes into memory in a way that "
-        "plrp does not see, keeps state between calls, or is random. Write the in-place steps out of place."
+        "plrp does not see, keeps state between calls, or is random. Write in-place steps out of place; leave "
+        "chance and state out."
     )
 
 
