@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .settings import WrongSetting, read_reference
-from .tape.values import replaced
 
 __all__ = ["Reference", "blur", "grey", "mask_token", "mean", "parse", "samples", "shuffled", "zeros"]
 
@@ -263,7 +262,8 @@ class References:
         name = "a tensor"
         if callable(reference) and not isinstance(reference, Tensor):
             name = repr(reference) if isinstance(reference, Reference) else getattr(reference, "__name__", "a callable")
-            reference = reference(replaced(inputs, Tensor.clone, of=Tensor))  # which it may write into
+            own = inputs.clone() if isinstance(inputs, Tensor) else tuple(x.clone() for x in inputs)
+            reference = reference(own)  # which it may write into
         xs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
         parts = list(reference) if isinstance(reference, list | tuple) else [reference]
         if len(parts) != len(xs):
